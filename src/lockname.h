@@ -1,0 +1,115 @@
+/*-------------------------------------------------------------------------
+ *
+ * lockname.h
+ *	  Names: what a user may call a lock, where it lives in ZooKeeper, and
+ *	  which children of a lock directory are contenders.
+ *
+ * Pure: knows neither PostgreSQL nor ZooKeeper, so that it can be unit-tested
+ * and fuzzed without a server, and be called from the client library's threads.
+ *
+ * Copyright (c) 2026, zklock developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKL_LOCKNAME_H
+#define ZKL_LOCKNAME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A lock name: UTF-8, 1 to 255 bytes. */
+#define ZKL_NAME_MAX		255
+
+/* A contender's node name (without directory), with its terminator. Ours have
+ * 55 to 58 bytes; foreign ones that do not fit are reported, not cut. */
+#define ZKL_NODE_SIZE		256
+
+/* zklock.root and everything under it, with terminator. */
+#define ZKL_ROOT_MAX		255
+#define ZKL_PATH_SIZE		(ZKL_ROOT_MAX + 1 + ZKL_NAME_MAX + 1 + ZKL_NODE_SIZE)
+
+/* A uuid in text with dashes, with terminator. */
+#define ZKL_UUID_SIZE		37
+
+/* The server's counter sticks at 2^31-1; we stop well before (zookeeper: a
+ * stuck counter hands out equal digits, and equal digits mean two holders). */
+#define ZKL_DIGITS_LIMIT	INT64_C(2000000000)
+
+typedef enum ZklMode
+{
+	ZKL_MODE_EXCLUSIVE = 0,		/* Curator InterProcessMutex */
+	ZKL_MODE_READ,				/* Curator InterProcessReadWriteLock */
+	ZKL_MODE_WRITE
+} ZklMode;
+
+typedef enum ZklNameError
+{
+	ZKL_NAME_OK = 0,
+	ZKL_NAME_EMPTY,
+	ZKL_NAME_TOO_LONG,
+	ZKL_NAME_NOT_UTF8,			/* includes an embedded NUL byte */
+	ZKL_NAME_EMPTY_COMPONENT,	/* leading, trailing or double slash */
+	ZKL_NAME_DOT_COMPONENT,		/* a component begins with a dot */
+	ZKL_NAME_CONTROL_CHARACTER, /* U+0000-001F, U+007F-009F, and what
+								 * ZooKeeper refuses: U+D800-F8FF,
+								 * U+FFF0-FFFF */
+	ZKL_NAME_LOOKS_LIKE_CONTENDER,
+	ZKL_NAME_RESERVED			/* a later component is "locks", "leases" or
+								 * all digits */
+} ZklNameError;
+
+typedef enum ZklContenderKind
+{
+	ZKL_CONTENDER_NONE = 0,		/* some other child: ignored */
+	ZKL_CONTENDER_LOCK,			/* ...lock-, ...__lock__ */
+	ZKL_CONTENDER_READ,			/* ...__READ__, ...__rlock__ */
+	ZKL_CONTENDER_WRITE			/* ...__WRIT__ */
+} ZklContenderKind;
+
+typedef struct ZklContender
+{
+	ZklContenderKind kind;
+	int64_t		digits;			/* negative after the server's counter
+								 * wrapped */
+} ZklContender;
+
+/* Is this a valid lock name? "len" bytes at "name", which may hold anything. */
+extern ZklNameError zkl_name_check(const char *name, size_t len);
+
+/* Why not: a sentence fragment for an error detail, never NULL. */
+extern const char *zkl_name_error_text(ZklNameError error);
+
+/* Same rules for zklock.root, which begins with one slash and does not end
+ * with one; control characters and dot components are refused, nothing else. */
+extern ZklNameError zkl_root_check(const char *root, size_t len);
+
+/*
+ * Classify a child of a lock directory by the end of its name: one of the
+ * known markers followed by exactly ten digits, or by a minus sign and ten
+ * digits. Returns false (and kind NONE) for every other child.
+ */
+extern bool zkl_contender_parse(const char *child, ZklContender *contender);
+
+/* Must "mine" wait for "other" when other's digits are lower? */
+extern bool zkl_mode_conflicts(ZklMode mine, ZklContenderKind other);
+
+/* Is "child" the node of the request with this uuid ("_c_<uuid>-...")? */
+extern bool zkl_node_has_uuid(const char *child, const char *uuid);
+
+/* "_c_<uuid>-lock-" and its like: what is handed to create(SEQUENTIAL). */
+extern void zkl_node_prefix(char buf[ZKL_NODE_SIZE], const char *uuid, ZklMode mode);
+
+/* <root>/<name>, and <root>/<name>/<node>. Buffers of ZKL_PATH_SIZE. */
+extern void zkl_dir_path(char *buf, const char *root, const char *name);
+extern void zkl_node_path(char *buf, const char *root, const char *name, const char *node);
+
+/* Text of 16 random bytes as a version 4 uuid with dashes, lower case. */
+extern void zkl_uuid_format(char buf[ZKL_UUID_SIZE], const unsigned char random[16]);
+
+extern const char *zkl_mode_name(ZklMode mode);
+
+/* "exclusive", "read", "write", exactly; false for anything else. */
+extern bool zkl_mode_parse(const char *text, ZklMode *mode);
+
+#endif							/* ZKL_LOCKNAME_H */

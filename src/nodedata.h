@@ -1,0 +1,52 @@
+/*-------------------------------------------------------------------------
+ *
+ * nodedata.h
+ *	  What a contender's node says about its owner: a short JSON object.
+ *
+ * Written for other zklock servers and for people with a ZooKeeper shell;
+ * read back from nodes that anybody may have written (Curator leaves an IP
+ * address there, kazoo an identifier), so the reader takes any bytes.
+ * Pure, see lockname.h.
+ *
+ * Copyright (c) 2026, zklock developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKL_NODEDATA_H
+#define ZKL_NODEDATA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Longest data written, and the most that is read of anybody's. */
+#define ZKL_NODEDATA_SIZE	768
+
+/* What Curator's Revoker writes into a node to ask its holder to let go. */
+#define ZKL_REVOKE_BYTES	"__REVOKE__"
+
+typedef struct ZklNodeData
+{
+	char		server[128];	/* zklock.server_name */
+	int			pid;			/* backend's process id there; 0 = not said */
+	char		database[64];
+	char		user[64];
+	char		application[64];
+	char		since[40];		/* ISO 8601 with zone, when it asked */
+} ZklNodeData;
+
+/*
+ * Write "data" as one JSON object without line breaks into "buf"; returns its
+ * length. Strings are UTF-8; what is not becomes U+FFFD, and what does not fit
+ * is cut at a character. The result is always valid UTF-8 and valid JSON.
+ */
+extern size_t zkl_nodedata_write(const ZklNodeData *data, char buf[ZKL_NODEDATA_SIZE]);
+
+/*
+ * Read what zkl_nodedata_write() wrote. Any input is safe. Returns false when
+ * it is not a JSON object with a "server" string; then server holds the
+ * printable start of the bytes (Curator's address, kazoo's identifier), or "".
+ * All strings that come out are valid UTF-8 without control characters.
+ */
+extern bool zkl_nodedata_read(const char *bytes, size_t len, ZklNodeData *data);
+
+#endif							/* ZKL_NODEDATA_H */
