@@ -1,0 +1,69 @@
+# Makefile - builds and installs zklock with PostgreSQL's own build system (PGXS).
+#
+#   make && sudo make install
+#   make PG_CONFIG=/usr/lib/postgresql/17/bin/pg_config     # another server
+#   make CC=clang-14 COPT=-Werror                           # another compiler
+#   make with_llvm=no                                       # no bitcode for the JIT
+#
+# What tests the result is test/run.
+
+MODULE_big = zklock
+OBJS = \
+	src/guard.o \
+	src/lease.o \
+	src/lockname.o \
+	src/locks.o \
+	src/nodedata.o \
+	src/queue.o \
+	src/shmem.o \
+	src/worker.o \
+	src/zkclient.o \
+	src/zklock.o
+
+EXTENSION = zklock
+# The control file is the only place that holds the version.
+EXTVERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" $(dir $(firstword $(MAKEFILE_LIST)))zklock.control)
+DATA = $(filter-out sql/zklock--$(EXTVERSION).sql, $(wildcard sql/zklock--*--*.sql))
+DATA_built = sql/zklock--$(EXTVERSION).sql
+PGFILEDESC = "zklock - distributed locks on ZooKeeper"
+
+# Every expected output is a test; name_1.out is an alternative, not a test.
+REGRESS = $(filter-out %_1 %_2, $(sort $(patsubst expected/%.out, %, $(wildcard expected/*.out))))
+REGRESS_OPTS = --load-extension=zklock
+
+# THREADED selects the half of zookeeper.h that libzookeeper_mt implements.
+PG_CPPFLAGS = -DTHREADED
+# Hidden by default: PostgreSQL has said so itself only since version 16, and the
+# client library's symbols must never meet one of ours.
+PG_CFLAGS = -fvisibility=hidden -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wwrite-strings -Wstrict-prototypes
+SHLIB_LINK = -lzookeeper_mt
+
+EXTRA_CLEAN = src/.have-zookeeper sql/zklock--$(EXTVERSION).sql test/build tmp_check
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+ifeq ($(wildcard $(PGXS)),)
+$(error PostgreSQL's server headers are missing: install postgresql-server-dev-NN (NN is the server's major version) or set PG_CONFIG)
+endif
+include $(PGXS)
+
+# PostgreSQL hands the flags of the compiler it was built with (gcc) to clang too;
+# what clang says about them is not about this code.
+ifneq (,$(findstring clang, $(shell $(CC) --version 2>/dev/null)))
+override CFLAGS += -Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes
+endif
+
+# PGXS knows nothing of headers; with so few files all depend on all.
+$(OBJS) $(OBJS:.o=.bc): $(wildcard $(srcdir)/src/*.h)
+
+# Asked once, before the first file is compiled: a missing client library is
+# said in one sentence and not in a page of errors.
+$(OBJS) $(OBJS:.o=.bc): | src/.have-zookeeper
+
+src/.have-zookeeper:
+	@printf '%s\n' '#include <zookeeper/zookeeper.h>' 'int main(void) { return zoo_state((zhandle_t *) 0); }' | \
+		$(CC) $(CPPFLAGS) -x c - -o $@ $(LDFLAGS) $(SHLIB_LINK) >/dev/null 2>&1 || \
+		{ echo "zklock needs ZooKeeper's C client (zookeeper/zookeeper.h and libzookeeper_mt): install the package libzookeeper-mt-dev" >&2; exit 1; }
+
+sql/zklock--$(EXTVERSION).sql: sql/zklock.sql zklock.control
+	cp $< $@
