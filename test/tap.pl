@@ -1,0 +1,64 @@
+#!/usr/bin/perl
+#
+# tap.pl - run TAP tests side by side and count.
+#
+#	tap.pl JOBS SECONDS COUNTS_FILE FILE...
+#
+# prove does the same, but keeps to itself how many assertions passed, failed and
+# were skipped, and waits for ever for a test that hangs. Each file gets SECONDS;
+# a test in which something hangs is exactly what must not stop the rest.
+# COUNTS_FILE gets one line, "passed failed skipped".
+#
+# Copyright (c) 2026, zklock developers
+
+use strict;
+use warnings;
+use TAP::Harness;
+
+my ($jobs, $seconds, $counts_file, @files) = @ARGV;
+my @include = map { ('-I', $_) } split /:/, $ENV{PERL5LIB} // '';
+
+my $harness = TAP::Harness->new({
+	jobs => $jobs,
+	timer => 1,
+	exec => sub {
+		my (undef, $file) = @_;
+		return [ 'timeout', '--kill-after=10', $seconds, $^X, @include, $file ];
+	},
+});
+
+my ($passed, $failed, $skipped) = (0, 0, 0);
+my @remarks;
+$harness->callback(
+	after_test => sub {
+		my ($job, $parser) = @_;
+		my ($file) = @$job;
+		my @skips = $parser->skipped;
+
+		if (defined $parser->skip_all)
+		{
+			$skipped++;
+			push @remarks, "skipped: $file: " . $parser->skip_all;
+			return;
+		}
+		$skipped += @skips;
+		$passed += $parser->passed - @skips;
+		$failed += $parser->failed;
+		# Ended early, without a plan, or by a signal: that is a failure too, which
+		# no assertion stands for.
+		if (!$parser->failed && ($parser->parse_errors || $parser->exit))
+		{
+			$failed++;
+			push @remarks, sprintf 'failed: %s: %s', $file,
+			  $parser->exit == 124 << 8 || $parser->wait == 124 << 8
+			  ? "not done in $seconds s"
+			  : join '; ', $parser->parse_errors, 'exit code ' . $parser->exit;
+		}
+	});
+
+my $aggregate = $harness->runtests(@files);
+print "$_\n" foreach @remarks;
+open my $fh, '>', $counts_file or die "$counts_file: $!\n";
+print $fh "$passed $failed $skipped\n";
+close $fh or die "$counts_file: $!\n";
+exit($failed ? 1 : 0);
