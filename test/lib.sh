@@ -153,32 +153,60 @@ zkl_copy_tree() {
 
 zkl_processes_of() {
 	local file pid
-	for file in /proc/[0-9]*/environ; do
+	# grep -z: the environment's strings end in NUL
+	{ grep -lzx "ZKLOCK_WORK=$1" /proc/[0-9]*/environ 2>/dev/null || true; } | while read -r file; do
 		pid=${file#/proc/}
 		pid=${pid%/environ}
-		if { tr '\0' '\n' <"$file"; } 2>/dev/null | grep -qx "ZKLOCK_WORK=$1"; then
-			# Zombies are their parents' affair.
-			grep -q '^State:.Z' "/proc/$pid/status" 2>/dev/null || printf '%s\n' "$pid"
-		fi
+		# Zombies are their parents' affair.
+		grep -q '^State:.Z' "/proc/$pid/status" 2>/dev/null || printf '%s\n' "$pid"
 	done
 }
 
-# zkl_end_processes DIR: kill what still runs; prints what that was. Servers get a
-# second to end by themselves, since some were told to a moment ago.
+# zkl_end_processes DIR [GRACE]: kill what still runs; prints what that was. Servers
+# that were told to end a moment ago get GRACE tenths of a second to do so.
 zkl_end_processes() {
-	local pids pid
-	for _ in 1 2 3 4 5 6 7 8 9 10; do
-		pids=$(zkl_processes_of "$1")
-		[ -n "$pids" ] || return 0
+	local pids pid grace=${2:-0}
+	while pids=$(zkl_processes_of "$1"); [ -n "$pids" ] && [ "$grace" -gt 0 ]; do
+		grace=$((grace - 1))
 		sleep 0.1
 	done
 	for pid in $pids; do
 		printf '%s %s\n' "$pid" "$(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | cut -c1-100)"
 	done
-	for _ in 1 2 3 4 5; do
+	# Some may have forked meanwhile: until none is left.
+	while [ -n "$pids" ]; do
 		for pid in $pids; do kill -KILL "$pid" 2>/dev/null || true; done
 		sleep 0.1
 		pids=$(zkl_processes_of "$1")
-		[ -n "$pids" ] || return 0
 	done
+}
+
+zkl_clean_up() {
+	trap '' INT TERM HUP
+	zkl_end_processes "$work" >/dev/null
+	rm -rf "$work"
+}
+
+# zkl_go_inside SCRIPT ARGUMENT...: run SCRIPT (a path in the checkout) again, with
+# ZKLOCK_INSIDE set, in a copy of the checkout, as an ordinary user: PostgreSQL
+# refuses to run as root. Sets work, the directory that all happens in. Its processes and
+# the directory go when this shell ends; the caller may look at them before.
+zkl_go_inside() {
+	local script=$1 as=()
+	shift
+	work=$(mktemp -d "${TMPDIR:-/tmp}/zklock-${script##*/}-XXXXXX")
+	trap zkl_clean_up EXIT
+	trap 'exit 130' INT
+	trap 'exit 143' TERM HUP
+	say "copying the checkout"
+	zkl_copy_tree "$work/tree"
+	mkdir "$work/tmp"
+	if [ "$(id -u)" = 0 ]; then
+		chown -R postgres: "$work"
+		as=(runuser -u postgres --)
+	fi
+	# In the background, because bash runs a trap only between foreground commands.
+	"${as[@]}" env ZKLOCK_INSIDE=1 ZKLOCK_WORK="$work" TMPDIR="$work/tmp" HOME="$work" \
+		PGCONFIG="$PGCONFIG" bash "$work/tree/$script" "$@" </dev/null &
+	wait $!
 }
