@@ -12,6 +12,8 @@
 
 #include "fmgr.h"
 
+#include "compat.h"
+
 #include "lease.h"
 #include "lockname.h"
 
@@ -59,14 +61,14 @@ extern void zkl_locks_at_subxact_commit(int level);
 extern int	zkl_locks_release_all(void);
 
 /* The SQL functions, by which guard.c knows statements that only call them. */
-extern Datum zkl_lock_acquire(PG_FUNCTION_ARGS);
-extern Datum zkl_lock_try_acquire(PG_FUNCTION_ARGS);
-extern Datum zkl_xact_lock_acquire(PG_FUNCTION_ARGS);
-extern Datum zkl_xact_lock_try_acquire(PG_FUNCTION_ARGS);
-extern Datum zkl_lock_release(PG_FUNCTION_ARGS);
-extern Datum zkl_lock_release_all(PG_FUNCTION_ARGS);
-extern Datum zkl_fencing_token(PG_FUNCTION_ARGS);
-extern Datum zkl_lock_is_held(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_lock_acquire(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_lock_try_acquire(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_xact_lock_acquire(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_xact_lock_try_acquire(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_lock_release(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_lock_release_all(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_fencing_token(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_lock_is_held(PG_FUNCTION_ARGS);
 
 /* A name for a message: in the database's encoding, whatever it holds. */
 extern char *zkl_text_for_message(const char *utf8);
