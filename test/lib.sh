@@ -42,13 +42,13 @@ zkl_choose_postgres() {
 		PGCONFIG=$(command -v "$PG_CONFIG") || fail "PG_CONFIG=$PG_CONFIG is not there"
 		return
 	fi
-	newest=$(find /usr/lib/postgresql -path '*/bin/postgres' 2>/dev/null | sort -V | tail -n 1)
+	newest=$({ find /usr/lib/postgresql -path '*/bin/postgres' 2>/dev/null || true; } | sort -V | tail -n 1)
 	if [ -n "$newest" ]; then
 		PGCONFIG=${newest%/postgres}/pg_config
 		return
 	fi
 	zkl_update_lists
-	newest=$(apt-cache pkgnames postgresql-server-dev- | grep -E -- '-[0-9]+$' | sort -V | tail -n 1)
+	newest=$({ apt-cache pkgnames postgresql-server-dev- | grep -E -- '-[0-9]+$' || true; } | sort -V | tail -n 1)
 	[ -n "$newest" ] || fail "found no package postgresql-server-dev-NN"
 	PGCONFIG=/usr/lib/postgresql/${newest##*-}/bin/pg_config
 }
