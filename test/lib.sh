@@ -11,7 +11,8 @@
 #
 # Sourced, never run. The caller has set -euo pipefail and sets ZKL_ROOT.
 
-zkl_started=$SECONDS
+# Within a run the inner script goes on counting where the outer one was.
+zkl_started=$((SECONDS - ${ZKLOCK_ELAPSED:-0}))
 
 # One line of progress with the seconds since the start.
 say() { printf '[%3ds] %s\n' $((SECONDS - zkl_started)) "$*"; }
@@ -207,6 +208,6 @@ zkl_go_inside() {
 	fi
 	# In the background, because bash runs a trap only between foreground commands.
 	"${as[@]}" env ZKLOCK_INSIDE=1 ZKLOCK_WORK="$work" TMPDIR="$work/tmp" HOME="$work" \
-		PGCONFIG="$PGCONFIG" bash "$work/tree/$script" "$@" </dev/null &
+		ZKLOCK_ELAPSED=$((SECONDS - zkl_started)) PGCONFIG="$PGCONFIG" bash "$work/tree/$script" "$@" </dev/null &
 	wait $!
 }
