@@ -15,6 +15,7 @@ OBJS = \
 	src/locks.o \
 	src/nodedata.o \
 	src/queue.o \
+	src/resolve.o \
 	src/shmem.o \
 	src/worker.o \
 	src/zkclient.o \
@@ -32,7 +33,7 @@ REGRESS = $(filter-out %_1 %_2, $(sort $(patsubst expected/%.out, %, $(wildcard 
 REGRESS_OPTS = --load-extension=zklock
 
 # THREADED selects the half of zookeeper.h that libzookeeper_mt implements.
-PG_CPPFLAGS = -DTHREADED
+PG_CPPFLAGS = -DTHREADED -DZKLOCK_VERSION=\"$(EXTVERSION)\"
 # Hidden by default: PostgreSQL has said so itself only since version 16, and the
 # client library's symbols must never meet one of ours.
 PG_CFLAGS = -fvisibility=hidden -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wwrite-strings -Wstrict-prototypes

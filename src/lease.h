@@ -19,28 +19,33 @@
  *
  * One lease, second by second (T = 10 s, tick unknown, h = 1.25 s):
  *
+ *	 -1.25	the heartbeat before was sent
  *	  0.00	heartbeat A is stamped and sent
  *	  0.01	A is acknowledged: margin = max(1.25, 2.5) + 0.5 = 3.0 s,
  *			deadline = 0.00 + 10 - 3.0 = 7.00
- *	  1.25	heartbeat B is stamped and sent; the network is cut
- *	  3.76	no answer for T/4: the worker shuts its socket down and tries the
- *			next server; nothing answers
- *	  6.75	last moment at which a transaction may pass PRE_COMMIT
+ *	  1.24	the network is cut
+ *	  1.25	heartbeat B is stamped and sent, and so is C at 2.50, into the void
+ *	  3.75	B has waited for T/4: the worker shuts its socket down and tries
+ *			the next server; nothing answers
+ *	  6.75	from here on no transaction passes PRE_COMMIT
  *			(zklock.commit_margin = 250 ms)
  *	  7.00	deadline: running transactions are cancelled
- *	  7.50	the leader can have expired us here at the earliest: A's touch
- *			counted from 0.00 less the 2.5 s that it may have travelled late
- *			less nothing else; epsilon is the room between
+ *	  7.50	the earliest moment at which the leader may expire us: all it
+ *			need have heard when A was acknowledged is a touch from
+ *			0.00 - 2.5, and T later is here; what is left to the deadline
+ *			is epsilon, for timers that are late
  *	 10.00+ the usual case: expired, and the next contender holds
  *
  * Stall guard: an answer that took longer than T/4 does not extend the lease,
  * nor does any other until one with a normal time that was sent after the late
- * one had arrived. A leader that wakes from a pause expires healthy sessions
- * the moment it resumes.
+ * one had arrived. A leader that wakes from a pause expires healthy ZooKeeper
+ * sessions the moment it resumes, and it has not pinged anybody meanwhile: a
+ * heartbeat sent just before it resumed is answered quickly and proves nothing.
  *
- * A handshake that kept the ZooKeeper session counts as a heartbeat sent (the
- * leader touches the session when it validates it), so gaps are counted from
- * it; it never extends the deadline by itself.
+ * A handshake counts as a heartbeat sent, since the leader touches the
+ * ZooKeeper session when it makes or validates it. Gaps are counted from it:
+ * what was sent on an earlier connection may not have arrived. It never extends
+ * the deadline by itself.
  *
  * Pure: all times are arguments, in microseconds of one monotonic clock that
  * also runs while the machine is suspended (CLOCK_BOOTTIME). See lockname.h.
@@ -59,8 +64,9 @@ typedef int64_t ZklTime;		/* microseconds, CLOCK_BOOTTIME */
 
 #define ZKL_MS(n)			((ZklTime) (n) * 1000)
 
-/* Heartbeats remembered: the period is at most T/8, so 64 cover T many times
- * over; if more were sent in T, the oldest are folded into one gap. */
+/* Heartbeats remembered: the period is at most T/8, so 64 usually cover T many
+ * times over. If more were sent in T, the closest neighbours are folded into
+ * one: h may then come out larger than it was, but not above T/30 by that. */
 #define ZKL_LEASE_SENT_MAX	64
 
 typedef struct ZklLease
@@ -69,10 +75,9 @@ typedef struct ZklLease
 	ZklTime		tick;			/* servers' tickTime; 0 = unknown */
 	ZklTime		deadline;		/* 0 = nothing proven yet */
 
-	/* when the latest heartbeats (or handshakes) were sent, a ring */
+	/* when the latest heartbeats, or the handshake, were sent; oldest first */
 	ZklTime		sent[ZKL_LEASE_SENT_MAX];
 	int			nsent;
-	int			last;			/* index of the newest */
 
 	/* an acknowledgement may extend only if it was sent after this */
 	ZklTime		stalled_until;
@@ -85,7 +90,11 @@ extern ZklTime zkl_lease_period(ZklTime timeout, ZklTime tick); /* between heart
 extern ZklTime zkl_lease_epsilon(ZklTime timeout);	/* max(500 ms, T/20) */
 extern ZklTime zkl_lease_stall(ZklTime timeout);	/* T/4: late, or black hole */
 
-/* A new ZooKeeper session: nothing is proven, nothing was sent. */
+/*
+ * A new ZooKeeper session: nothing is proven, nothing was sent. Follow it by
+ * zkl_lease_sent() with a time at or before the handshake, else the time from
+ * there to the first heartbeat is a gap that nobody sees.
+ */
 extern void zkl_lease_start(ZklLease *lease, ZklTime timeout, ZklTime tick);
 
 /* No ZooKeeper session any more: deadline 0. */
@@ -94,21 +103,25 @@ extern void zkl_lease_end(ZklLease *lease);
 /*
  * The same ZooKeeper session is connected again. "handshake" is a time at or
  * before the handshake was sent. A smaller timeout than before lowers the
- * deadline to handshake + T - margin; a larger one raises nothing.
+ * deadline to handshake + T - margin; a larger one raises nothing. Without a
+ * ZooKeeper session (or with a timeout that is none) it ends the lease.
  */
 extern void zkl_lease_reconnected(ZklLease *lease, ZklTime timeout, ZklTime handshake);
 
-/* A heartbeat is about to be sent: "now" is its stamp. */
+/* A heartbeat is about to be sent: "now" is its stamp. Another write may count
+ * as one, but must be announced here too. */
 extern void zkl_lease_sent(ZklLease *lease, ZklTime now);
 
 /*
  * The heartbeat that was stamped "sent" was acknowledged at "now". Returns
  * true when the deadline moved. Call only when every held node was seen again
- * on this connection.
+ * on this connection. One that was sent before the last handshake, or was never
+ * announced, extends nothing.
  */
 extern bool zkl_lease_acked(ZklLease *lease, ZklTime sent, ZklTime now);
 
-/* The largest gap between heartbeats sent in the T before "now". */
+/* The largest gap that ended in the T before "now": from a heartbeat that was
+ * sent then back to the one before it, though that may be older. */
 extern ZklTime zkl_lease_gap(const ZklLease *lease, ZklTime now);
 
 /* max(h, half tick) + epsilon, for the rule above. */

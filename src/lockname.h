@@ -51,12 +51,18 @@ typedef enum ZklNameError
 	ZKL_NAME_NOT_UTF8,			/* includes an embedded NUL byte */
 	ZKL_NAME_EMPTY_COMPONENT,	/* leading, trailing or double slash */
 	ZKL_NAME_DOT_COMPONENT,		/* a component begins with a dot */
-	ZKL_NAME_CONTROL_CHARACTER, /* U+0000-001F, U+007F-009F, and what
-								 * ZooKeeper refuses: U+D800-F8FF,
-								 * U+FFF0-FFFF */
-	ZKL_NAME_LOOKS_LIKE_CONTENDER,
-	ZKL_NAME_RESERVED			/* a later component is "locks", "leases" or
-								 * all digits */
+	ZKL_NAME_CONTROL_CHARACTER, /* U+0001-001F, U+007F-009F, and what else
+								 * ZooKeeper refuses: U+E000-F8FF,
+								 * U+FFF0-FFFF, and everything above (it
+								 * looks at UTF-16, where that is two
+								 * surrogates) */
+	ZKL_NAME_LOOKS_LIKE_CONTENDER,	/* any component */
+	ZKL_NAME_RESERVED,			/* a later component is "locks", "leases" or
+								 * all digits, or would come before the
+								 * contenders in Curator's order: it, or what
+								 * follows a marker in it, is empty or begins
+								 * with "0" or a character below */
+	ZKL_NAME_NOT_ABSOLUTE		/* roots only: no slash at the beginning */
 } ZklNameError;
 
 typedef enum ZklContenderKind
@@ -77,30 +83,36 @@ typedef struct ZklContender
 /* Is this a valid lock name? "len" bytes at "name", which may hold anything. */
 extern ZklNameError zkl_name_check(const char *name, size_t len);
 
-/* Why not: a sentence fragment for an error detail, never NULL. */
+/* Why not: a predicate for an error detail ("The lock name %s."), never NULL. */
 extern const char *zkl_name_error_text(ZklNameError error);
 
-/* Same rules for zklock.root, which begins with one slash and does not end
- * with one; control characters and dot components are refused, nothing else. */
+/* The same for zklock.root, which begins with one slash and does not end with
+ * one. Characters, empty components and dots as in names; what looks like a
+ * contender or is reserved may be in it, since no lock lives above. */
 extern ZklNameError zkl_root_check(const char *root, size_t len);
 
 /*
  * Classify a child of a lock directory by the end of its name: one of the
- * known markers followed by exactly ten digits, or by a minus sign and ten
- * digits. Returns false (and kind NONE) for every other child.
+ * known markers followed by exactly ten digits, or by a minus sign and ten or
+ * nine (the server prints its counter with %010d). Returns false (and kind NONE) for every other child.
  */
 extern bool zkl_contender_parse(const char *child, ZklContender *contender);
 
 /* Must "mine" wait for "other" when other's digits are lower? */
 extern bool zkl_mode_conflicts(ZklMode mine, ZklContenderKind other);
 
-/* Is "child" the node of the request with this uuid ("_c_<uuid>-...")? */
+/* Is "child" the node of the request with this uuid ("_c_<uuid>-...")? Never,
+ * if the uuid is not one with dashes. */
 extern bool zkl_node_has_uuid(const char *child, const char *uuid);
 
 /* "_c_<uuid>-lock-" and its like: what is handed to create(SEQUENTIAL). */
 extern void zkl_node_prefix(char buf[ZKL_NODE_SIZE], const char *uuid, ZklMode mode);
 
-/* <root>/<name>, and <root>/<name>/<node>. Buffers of ZKL_PATH_SIZE. */
+/*
+ * <root>/<name>, and <root>/<name>/<node>. Buffers of ZKL_PATH_SIZE, where
+ * everything fits that was checked; what does not fit is "" and not cut, since
+ * the beginning of a path is another node.
+ */
 extern void zkl_dir_path(char *buf, const char *root, const char *name);
 extern void zkl_node_path(char *buf, const char *root, const char *name, const char *node);
 

@@ -19,7 +19,7 @@
 #include <stddef.h>
 
 /* Longest data written, and the most that is read of anybody's. */
-#define ZKL_NODEDATA_SIZE	768
+#define ZKL_NODEDATA_SIZE	832
 
 /* What Curator's Revoker writes into a node to ask its holder to let go. */
 #define ZKL_REVOKE_BYTES	"__REVOKE__"
@@ -27,7 +27,8 @@
 typedef struct ZklNodeData
 {
 	char		server[128];	/* zklock.server_name */
-	int			pid;			/* backend's process id there; 0 = not said */
+	int			pid;			/* backend's process id there; 0 = not said
+								 * (what is not positive is not written) */
 	char		database[64];
 	char		user[64];
 	char		application[64];
@@ -36,16 +37,22 @@ typedef struct ZklNodeData
 
 /*
  * Write "data" as one JSON object without line breaks into "buf"; returns its
- * length. Strings are UTF-8; what is not becomes U+FFFD, and what does not fit
- * is cut at a character. The result is always valid UTF-8 and valid JSON.
+ * length without the terminator. Strings are UTF-8; what is not becomes U+FFFD,
+ * and what does not fit is cut at a character. The result is always valid UTF-8
+ * and valid JSON, and printable: control characters are escaped. What came out
+ * of zkl_nodedata_read() always fits.
  */
 extern size_t zkl_nodedata_write(const ZklNodeData *data, char buf[ZKL_NODEDATA_SIZE]);
 
 /*
- * Read what zkl_nodedata_write() wrote. Any input is safe. Returns false when
- * it is not a JSON object with a "server" string; then server holds the
- * printable start of the bytes (Curator's address, kazoo's identifier), or "".
- * All strings that come out are valid UTF-8 without control characters.
+ * Read what zkl_nodedata_write() wrote. Any input is safe, NULL with length 0
+ * too. Returns false when it is not a JSON object with a "server" string; then
+ * server holds the printable start of the bytes (Curator's address, kazoo's
+ * identifier), or "". Strict as JSON goes, except that more than 16 levels are
+ * not followed; of a key that comes twice the last one counts, unknown keys and
+ * values of another type are passed over. All strings that come out are valid
+ * UTF-8 without control characters (and without those that change the direction
+ * of text): these are replaced by question marks.
  */
 extern bool zkl_nodedata_read(const char *bytes, size_t len, ZklNodeData *data);
 

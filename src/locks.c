@@ -1,0 +1,973 @@
+/*-------------------------------------------------------------------------
+ *
+ * locks.c
+ *	  The SQL functions by which a backend takes and gives back locks.
+ *
+ * A hold is kept in this process, by name, with its counts per level, as the
+ * lock manager keeps its own: backend-level acquires stack and survive a
+ * rollback, transaction-level ones go with the (sub)transaction that made them.
+ * The entry in shared memory is taken with the first and let go with the last.
+ *
+ * While a request waits, its entry's number is in "pending_entry". Whatever
+ * ends the wait other than a grant is an error that aborts the (sub)transaction
+ * or ends the process, and both paths let a pending entry go; so no error can
+ * leak one.
+ *
+ * Copyright (c) 2026, zklock developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "commands/dbcommands.h"
+#include "common/string.h"
+#include "fmgr.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgtime.h"
+#include "replication/logicalworker.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "clock.h"
+#include "compat.h"
+#include "guard.h"
+#include "locks.h"
+#include "shmem.h"
+#include "zklock.h"
+
+/* A try has to say something within a second, also when ZooKeeper says nothing. */
+#define TRY_TIMEOUT_MS		900
+
+/* How long before a timeout we ask who is in the way, to say it then. */
+#define ASK_BEFORE_MS		300
+#define ASK_AFTER_BUSY_MS	200
+
+#define WAIT_FOREVER		(-1)
+
+ZklHold    *zkl_holds = NULL;
+int			zkl_nholds = 0;
+static int	max_holds = 0;
+
+volatile int *volatile zkl_held_entries = NULL;
+volatile int zkl_nheld_entries = 0;
+
+static int	pending_entry = -1;
+static bool exit_hook_registered = false;
+
+/* The transaction that was warned about its snapshot. */
+static LocalTransactionId warned_lxid = InvalidLocalTransactionId;
+
+PG_FUNCTION_INFO_V1(zkl_lock_acquire);
+PG_FUNCTION_INFO_V1(zkl_lock_try_acquire);
+PG_FUNCTION_INFO_V1(zkl_xact_lock_acquire);
+PG_FUNCTION_INFO_V1(zkl_xact_lock_try_acquire);
+PG_FUNCTION_INFO_V1(zkl_lock_release);
+PG_FUNCTION_INFO_V1(zkl_lock_release_all);
+PG_FUNCTION_INFO_V1(zkl_fencing_token);
+PG_FUNCTION_INFO_V1(zkl_lock_is_held);
+
+/* ------------------------------------------------------------------------
+ * Text
+ * ------------------------------------------------------------------------
+ */
+
+/*
+ * Our own names convert; text from elsewhere may not, and a message about a
+ * lock must not fail because of its holder's application name.
+ */
+char *
+zkl_text_for_message(const char *utf8)
+{
+	int			len = strlen(utf8);
+	unsigned char *out;
+
+	if (GetDatabaseEncoding() == PG_UTF8 || pg_is_ascii(utf8))
+		return pstrdup(utf8);
+	out = palloc0(len * MAX_CONVERSION_GROWTH + 1);
+	if (GetDatabaseEncoding() != PG_SQL_ASCII)
+	{
+		Oid			proc = FindDefaultConversionProc(PG_UTF8, GetDatabaseEncoding());
+
+		if (OidIsValid(proc) && IsTransactionState() &&
+			pg_do_encoding_conversion_buf(proc, PG_UTF8, GetDatabaseEncoding(),
+										  (unsigned char *) unconstify(char *, utf8), len, out,
+										  len * MAX_CONVERSION_GROWTH + 1, true) == len)
+			return (char *) out;
+	}
+	for (int i = 0; i <= len; i++)
+		out[i] = IS_HIGHBIT_SET(utf8[i]) ? '?' : utf8[i];
+	return (char *) out;
+}
+
+/* A string of this backend's into shared memory, as UTF-8; cut if need be. */
+static void
+copy_as_utf8(char *to, size_t size, const char *from)
+{
+	char	   *utf8;
+
+	if (from == NULL)
+		from = "";
+	if (GetDatabaseEncoding() == PG_SQL_ASCII)
+		utf8 = pstrdup(from);	/* nodedata.c replaces what is not UTF-8 */
+	else
+		utf8 = pg_server_to_any(from, strlen(from), PG_UTF8);
+	strlcpy(to, utf8, size);
+}
+
+/*
+ * The lock's name as UTF-8, or an error. Names are compared byte by byte, on
+ * all servers, so they must not depend on a database's encoding.
+ */
+static void
+name_argument(FunctionCallInfo fcinfo, char name[ZKL_NAME_MAX + 1])
+{
+	text	   *arg;
+	char	   *given;
+	char	   *utf8;
+	ZklNameError error;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("lock name must not be null")));
+	arg = PG_GETARG_TEXT_PP(0);
+	given = text_to_cstring(arg);
+	utf8 = given;
+	if (GetDatabaseEncoding() != PG_SQL_ASCII)
+		utf8 = pg_server_to_any(given, strlen(given), PG_UTF8);
+
+	error = zkl_name_check(utf8, strlen(utf8));
+	if (error != ZKL_NAME_OK)
+	{
+		int			shown = pg_mbcliplen(given, strlen(given), 64);
+
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid lock name \"%.*s\"%s", shown, given,
+						given[shown] != '\0' ? "..." : ""),
+				 errdetail("%s", zkl_name_error_text(error)),
+				 errhint("A name is UTF-8 text of 1 to %d bytes; slashes separate its components.",
+						 ZKL_NAME_MAX)));
+	}
+	strlcpy(name, utf8, ZKL_NAME_MAX + 1);
+}
+
+static ZklMode
+mode_argument(FunctionCallInfo fcinfo, int argno)
+{
+	char	   *given;
+	ZklMode		mode;
+
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("lock mode must not be null")));
+	given = text_to_cstring(PG_GETARG_TEXT_PP(argno));
+	if (!zkl_mode_parse(given, &mode))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid lock mode \"%s\"", given),
+				 errhint("Available modes: exclusive, read, write.")));
+	if (mode != ZKL_MODE_EXCLUSIVE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("lock mode \"%s\" is not supported yet", given)));
+	return mode;
+}
+
+/* Milliseconds; NULL means the setting. */
+static int
+timeout_argument(FunctionCallInfo fcinfo, int argno)
+{
+	Interval   *interval;
+	double		ms;
+
+	if (PG_ARGISNULL(argno))
+		return zkl_acquire_timeout == 0 ? WAIT_FOREVER : zkl_acquire_timeout;
+
+	/* 'infinity' has the largest fields there are, and so is out of range */
+	interval = PG_GETARG_INTERVAL_P(argno);
+	ms = interval->time / 1000.0 +
+		(interval->day + interval->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY * 1000.0;
+	if (interval->time < 0 || interval->day < 0 || interval->month < 0 ||
+		ms < 0 || ms > INT_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lock timeout is out of range"),
+				 errdetail("It must be from 0 to %d milliseconds.", INT_MAX),
+				 errhint("A timeout of NULL means zklock.acquire_timeout, in which 0 waits forever.")));
+	return (int) ceil(ms);
+}
+
+/* ------------------------------------------------------------------------
+ * Holds
+ * ------------------------------------------------------------------------
+ */
+
+static void
+require_worker_process(void)
+{
+	if (zkl_shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("zklock must be loaded via shared_preload_libraries"),
+				 errhint("Add \"shared_preload_libraries = 'zklock'\" to postgresql.conf and restart the server.")));
+	if (AmAutoVacuumWorkerProcess() || IsLogicalWorker())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("zklock locks cannot be used in autovacuum and logical replication workers"),
+				 errdetail("Such a worker tries again for ever when it fails.")));
+}
+
+static ZklHold *
+find_hold(const char *name)
+{
+	for (int i = 0; i < zkl_nholds; i++)
+		if (strcmp(zkl_holds[i].name, name) == 0)
+			return &zkl_holds[i];
+	return NULL;
+}
+
+/* At process exit, after the last transaction was aborted. */
+static void
+let_go_at_exit(int code, Datum arg)
+{
+	for (int i = 0; i < zkl_nholds; i++)
+		zkl_entry_let_go(zkl_holds[i].entry);
+	if (pending_entry >= 0)
+		zkl_entry_let_go(pending_entry);
+	zkl_nholds = 0;
+	zkl_nheld_entries = 0;
+	pending_entry = -1;
+}
+
+/* Room for one more hold, before it is needed: afterwards nothing may fail. */
+static void
+reserve_hold(void)
+{
+	volatile int *old_entries = zkl_held_entries;
+	volatile int *new_entries;
+
+	if (!exit_hook_registered)
+	{
+		on_shmem_exit(let_go_at_exit, (Datum) 0);
+		exit_hook_registered = true;
+	}
+	if (zkl_nholds < max_holds)
+		return;
+
+	if (max_holds == 0)
+		zkl_holds = MemoryContextAlloc(TopMemoryContext, 8 * sizeof(ZklHold));
+	else
+		zkl_holds = repalloc(zkl_holds, 2 * max_holds * sizeof(ZklHold));
+	max_holds = max_holds == 0 ? 8 : 2 * max_holds;
+
+	new_entries = MemoryContextAlloc(TopMemoryContext, max_holds * sizeof(int));
+	for (int i = 0; i < zkl_nheld_entries; i++)
+		new_entries[i] = old_entries[i];
+	zkl_held_entries = new_entries;
+	if (old_entries != NULL)
+		pfree(unvolatize(int *, old_entries));
+}
+
+static ZklHold *
+add_hold(const char *name, int entry, ZklMode mode, int64 token)
+{
+	ZklHold    *hold = &zkl_holds[zkl_nholds];
+
+	memset(hold, 0, sizeof(*hold));
+	strlcpy(hold->name, name, sizeof(hold->name));
+	hold->entry = entry;
+	hold->mode = mode;
+	hold->token = token;
+	zkl_nholds++;
+	zkl_held_entries[zkl_nheld_entries] = entry;
+	zkl_nheld_entries = zkl_nheld_entries + 1;
+	return hold;
+}
+
+/* Let the lock go and forget it. The last hold takes this one's place. */
+static void
+drop_hold(ZklHold *hold)
+{
+	int			position = hold - zkl_holds;
+	int			entry = hold->entry;
+
+	for (int i = 0; i < zkl_nheld_entries; i++)
+	{
+		if (zkl_held_entries[i] != entry)
+			continue;
+		zkl_held_entries[i] = zkl_held_entries[zkl_nheld_entries - 1];
+		zkl_nheld_entries = zkl_nheld_entries - 1;
+		break;
+	}
+	if (hold->levels != NULL)
+		pfree(hold->levels);
+	zkl_nholds--;
+	if (position != zkl_nholds)
+		zkl_holds[position] = zkl_holds[zkl_nholds];
+	zkl_entry_let_go(entry);
+}
+
+static bool
+is_unused(const ZklHold *hold)
+{
+	return hold->backend_count == 0 && hold->nlevels == 0;
+}
+
+/* Room for one more transaction-level acquire, as reserve_hold(). */
+static void
+reserve_level(ZklHold *hold)
+{
+	if (hold->nlevels < hold->maxlevels)
+		return;
+	if (hold->maxlevels == 0)
+		hold->levels = MemoryContextAlloc(TopMemoryContext, 4 * sizeof(ZklLevelCount));
+	else
+		hold->levels = repalloc(hold->levels, 2 * hold->maxlevels * sizeof(ZklLevelCount));
+	hold->maxlevels = hold->maxlevels == 0 ? 4 : 2 * hold->maxlevels;
+}
+
+static void
+count_acquire(ZklHold *hold, bool xact_level)
+{
+	int			level = GetCurrentTransactionNestLevel();
+
+	hold->released = false;
+	if (!xact_level)
+		hold->backend_count++;
+	else if (hold->nlevels > 0 && hold->levels[hold->nlevels - 1].level == level)
+		hold->levels[hold->nlevels - 1].count++;
+	else
+	{
+		hold->levels[hold->nlevels].level = level;
+		hold->levels[hold->nlevels].count = 1;
+		hold->nlevels++;
+	}
+}
+
+/*
+ * Nobody needs the hold any more. In a transaction that wrote, the lock has to
+ * outlast the commit, or the writes would become visible under the next holder.
+ */
+static void
+give_back(ZklHold *hold)
+{
+	if (!hold->lost && TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		hold->released = true;
+	else
+		drop_hold(hold);
+}
+
+static void
+let_pending_go(void)
+{
+	if (pending_entry < 0)
+		return;
+	zkl_entry_let_go(pending_entry);
+	pending_entry = -1;
+}
+
+void
+zkl_locks_at_xact_end(void)
+{
+	let_pending_go();
+	for (int i = zkl_nholds - 1; i >= 0; i--)
+	{
+		ZklHold    *hold = &zkl_holds[i];
+
+		hold->nlevels = 0;
+		/* a lost backend-level hold stays until its loss is acknowledged */
+		if (is_unused(hold))
+			drop_hold(hold);
+	}
+}
+
+void
+zkl_locks_at_subxact_abort(int level)
+{
+	let_pending_go();
+	for (int i = zkl_nholds - 1; i >= 0; i--)
+	{
+		ZklHold    *hold = &zkl_holds[i];
+
+		while (hold->nlevels > 0 && hold->levels[hold->nlevels - 1].level >= level)
+			hold->nlevels--;
+		if (is_unused(hold) && !hold->released)
+			drop_hold(hold);
+	}
+}
+
+void
+zkl_locks_at_subxact_commit(int level)
+{
+	for (int i = 0; i < zkl_nholds; i++)
+	{
+		ZklHold    *hold = &zkl_holds[i];
+		ZklLevelCount *last;
+
+		if (hold->nlevels == 0)
+			continue;
+		last = &hold->levels[hold->nlevels - 1];
+		if (last->level < level)
+			continue;
+		last->level = level - 1;
+		if (hold->nlevels > 1 && last[-1].level == level - 1)
+		{
+			last[-1].count += last->count;
+			hold->nlevels--;
+		}
+	}
+}
+
+int
+zkl_locks_release_all(void)
+{
+	int			released = 0;
+
+	for (int i = zkl_nholds - 1; i >= 0; i--)
+	{
+		ZklHold    *hold = &zkl_holds[i];
+
+		if (hold->backend_count == 0)
+			continue;
+		released += hold->backend_count;
+		hold->backend_count = 0;
+		if (hold->lost)
+			drop_hold(hold);
+		else if (is_unused(hold))
+			give_back(hold);
+	}
+	return released;
+}
+
+/* ------------------------------------------------------------------------
+ * Waiting
+ * ------------------------------------------------------------------------
+ */
+
+typedef struct Wait
+{
+	const char *name;			/* UTF-8 */
+	bool		try;			/* NULL instead of an error when it is taken */
+	int			timeout;		/* ms, or WAIT_FOREVER */
+	bool		by_lock_timeout;	/* core's setting is the shorter one */
+	ZklTime		deadline;		/* of the wait */
+} Wait;
+
+/* "server "a:5432", process 1234, ..." of whoever holds the lock. */
+static char *
+describe_holder(ZklEntry *entry)
+{
+	ZklNodeData *holder = &entry->holder;
+	StringInfoData buf;
+
+	if ((pg_atomic_read_u32(&entry->fate) & ZKL_FATE_ANSWERED) == 0)
+		return NULL;
+	pg_read_barrier();
+	if (entry->holder_token == 0)
+		return NULL;			/* gone by the time we asked */
+
+	initStringInfo(&buf);
+	if (holder->pid == 0)
+	{
+		appendStringInfo(&buf, "It is held by another client: \"%s\", fencing token " INT64_FORMAT ".",
+						 zkl_text_for_message(holder->server), entry->holder_token);
+		return buf.data;
+	}
+	appendStringInfo(&buf, "It is held by server \"%s\", process %d",
+					 zkl_text_for_message(holder->server), holder->pid);
+	if (holder->database[0] != '\0')
+		appendStringInfo(&buf, ", database \"%s\"", zkl_text_for_message(holder->database));
+	if (holder->user[0] != '\0')
+		appendStringInfo(&buf, ", user \"%s\"", zkl_text_for_message(holder->user));
+	if (holder->application[0] != '\0')
+		appendStringInfo(&buf, ", application \"%s\"", zkl_text_for_message(holder->application));
+	if (holder->since[0] != '\0')
+		appendStringInfo(&buf, ", since %s", zkl_text_for_message(holder->since));
+	appendStringInfoChar(&buf, '.');
+	return buf.data;
+}
+
+static void
+raise_unavailable(Wait *wait)
+{
+	char		trouble[ZKL_TROUBLE_SIZE];
+	bool		known = zkl_trouble_read(trouble);
+
+	ereport(ERROR,
+			(errcode(ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
+			 errmsg("could not reach ZooKeeper for lock \"%s\" within %d ms",
+					zkl_text_for_message(wait->name),
+					wait->timeout == 0 ? TRY_TIMEOUT_MS : wait->timeout),
+			 pg_atomic_read_u32(&zkl_shared->worker_pid) == 0 ?
+			 errdetail("The zklock worker is not running.") :
+			 known ? errdetail("%s", zkl_text_for_message(trouble)) :
+			 errdetail("There is no answer from zklock.hosts (\"%s\").", zkl_hosts),
+			 errhint("Check the ZooKeeper servers and zklock.hosts; the server log has the worker's messages.")));
+}
+
+static void
+raise_timeout(Wait *wait, ZklEntry *entry)
+{
+	char	   *holder = describe_holder(entry);
+	int			ahead = pg_atomic_read_u32(&entry->ahead);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 wait->timeout == 0 ?
+			 errmsg("lock \"%s\" is taken", zkl_text_for_message(wait->name)) :
+			 errmsg("could not obtain lock \"%s\" within %d ms",
+					zkl_text_for_message(wait->name), wait->timeout),
+			 holder != NULL && ahead > 1 ?
+			 errdetail("%s %d contenders are ahead.", holder, ahead) :
+			 holder != NULL ? errdetail("%s", holder) :
+			 ahead > 0 ? errdetail("%d contenders are ahead.", ahead) : 0,
+			 wait->by_lock_timeout ?
+			 errhint("The setting lock_timeout ended the wait.") : 0));
+}
+
+static void
+raise_failed(Wait *wait, ZklEntry *entry)
+{
+	char	   *name = zkl_text_for_message(wait->name);
+
+	pg_read_barrier();
+	if (entry->failure == ZKL_FAILURE_NODE_BUDGET)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many locks for one ZooKeeper session"),
+				 errdetail("One more than \"%s\" could make the ZooKeeper session too large for the ensemble to end it.",
+						   name),
+				 errhint("Release locks, or use shorter names.")));
+	switch (entry->trouble)
+	{
+		case ZKL_TROUBLE_NONE:
+			break;
+		case ZKL_TROUBLE_TIE:
+		case ZKL_TROUBLE_WRAPPED:
+		case ZKL_TROUBLE_LIMIT:
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("the counter of lock \"%s\" is used up", name),
+					 errdetail("ZooKeeper numbers the contenders of a lock up to 2147483647; equal or negative numbers would let two hold it."),
+					 errhint("When no client uses the lock, delete its node in ZooKeeper; the next one starts at 0.")));
+			break;
+		case ZKL_TROUBLE_LONG_NAME:
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("a contender for lock \"%s\" has too long a name", name),
+					 errdetail("A node of more than %d bytes stands in the lock's directory, made by another client.",
+							   ZKL_NODE_SIZE - 1)));
+			break;
+	}
+	if (entry->failure == ZKL_RC_NOAUTH || entry->failure == ZKL_RC_INVALIDACL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("ZooKeeper denies access to lock \"%s\"", name),
+				 errdetail("%s", zkl_rc_text(entry->failure)),
+				 errhint("Compare zklock.acl and zklock.credentials_file of all servers with the ACL of the lock's directory.")));
+	ereport(ERROR,
+			(errcode(ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
+			 errmsg("ZooKeeper refused lock \"%s\"", name),
+			 errdetail("%s", zkl_rc_text(entry->failure))));
+}
+
+/* UTC, so that servers in different zones can be compared. */
+static void
+format_since(char *buf, size_t size)
+{
+	pg_time_t	now = (pg_time_t) time(NULL);
+
+	pg_strftime(buf, size, "%Y-%m-%d %H:%M:%SZ", pg_gmtime(&now));
+}
+
+/* Ask for the lock: from here on pending_entry is to be let go on any error. */
+static ZklEntry *
+submit(Wait *wait, ZklMode mode)
+{
+	ZklEntry   *entry;
+	char		database[64];
+	char		user[64];
+	char		application[64];
+
+	/* all that can fail comes before the entry is taken */
+	copy_as_utf8(database, sizeof(database), get_database_name(MyDatabaseId));
+	copy_as_utf8(user, sizeof(user), GetUserNameFromId(GetUserId(), true));
+	copy_as_utf8(application, sizeof(application), application_name);
+
+	pending_entry = zkl_entry_take();
+	if (pending_entry < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many zklock locks"),
+				 errdetail("All %d entries are in use by holders, waiters and locks on their way out.",
+						   zkl_shared->nentries),
+				 errhint("Release locks, or increase zklock.max_locks and restart the server.")));
+	entry = &zkl_shared->entries[pending_entry];
+	entry->pid = MyProcPid;
+	entry->procno = MyProcNumber;
+	entry->mode = mode;
+	entry->try = wait->try || wait->timeout == 0;
+	strlcpy(entry->name, wait->name, sizeof(entry->name));
+	strlcpy(entry->database, database, sizeof(entry->database));
+	strlcpy(entry->user, user, sizeof(entry->user));
+	strlcpy(entry->application, application, sizeof(entry->application));
+	format_since(entry->since, sizeof(entry->since));
+	zkl_entry_submit(pending_entry);
+	return entry;
+}
+
+/* Is a grant worth handing out: does it last beyond the commit margin? */
+static bool
+grant_is_good(ZklEntry *entry)
+{
+	uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
+
+	return entry->generation == zkl_word_generation(word) &&
+		zkl_now() + ZKL_MS(zkl_commit_margin) < zkl_word_deadline(word);
+}
+
+/* Sleep until the worker says something, at most "ms". */
+static void
+sleep_on_latch(long ms)
+{
+	static uint32 wait_event = 0;
+
+	if (wait_event == 0)
+		wait_event = WaitEventExtensionNew("ZklockAcquire");
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 Max(ms, 1), wait_event);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/* Ask who holds the lock, and give the worker a moment to find out. */
+static void
+ask_holder(int index, ZklTime until)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+
+	pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ASKED);
+	zkl_ring_doorbell(index);
+	while ((pg_atomic_read_u32(&entry->fate) & ZKL_FATE_ANSWERED) == 0 && zkl_now() < until)
+		sleep_on_latch((until - zkl_now()) / 1000);
+}
+
+/*
+ * Wait for the lock. Returns its entry, granted and good, or NULL when a try
+ * found it taken; everything else is an error.
+ */
+static ZklEntry *
+wait_for_grant(Wait *wait, ZklMode mode)
+{
+	ZklEntry   *entry = submit(wait, mode);
+	bool		asked = false;
+
+	for (;;)
+	{
+		ZklPhase	phase = pg_atomic_read_u32(&entry->phase);
+		ZklTime		now;
+		ZklTime		left;
+
+		pg_read_barrier();
+		switch (phase)
+		{
+			case ZKL_PHASE_HELD:
+				if (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LOST)
+				{
+					/* granted, and lost before we saw it: queue again */
+					let_pending_go();
+					entry = submit(wait, mode);
+					asked = false;
+					continue;
+				}
+				if (grant_is_good(entry))
+					return entry;
+				break;
+			case ZKL_PHASE_BUSY:
+				if (wait->try)
+				{
+					let_pending_go();
+					return NULL;
+				}
+				ask_holder(pending_entry, zkl_now() + ZKL_MS(ASK_AFTER_BUSY_MS));
+				raise_timeout(wait, entry);
+				break;
+			case ZKL_PHASE_FAILED:
+				raise_failed(wait, entry);
+				break;
+			default:
+				break;
+		}
+
+		now = zkl_now();
+		if (wait->deadline == 0)
+			left = ZKL_MS(1000);
+		else
+			left = wait->deadline - now;
+		if (left <= 0)
+		{
+			uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
+
+			/* the one trouble or the other: who is in the way says nothing
+			 * while ZooKeeper does not answer */
+			if (phase == ZKL_PHASE_WANTED && now < zkl_word_deadline(word) &&
+				pg_atomic_read_u32(&entry->queued) && !entry->try)
+				raise_timeout(wait, entry);
+			raise_unavailable(wait);
+		}
+		if (wait->deadline != 0 && !asked)
+		{
+			ZklTime		ask_at = wait->deadline -
+				Min(ZKL_MS(ASK_BEFORE_MS), ZKL_MS(wait->timeout) / 2);
+
+			if (now >= ask_at)
+			{
+				asked = true;
+				pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ASKED);
+				zkl_ring_doorbell(pending_entry);
+			}
+			else
+				left = Min(left, ask_at - now);
+		}
+		sleep_on_latch((Min(left, ZKL_MS(1000)) + 999) / 1000);
+		zkl_guard_check();
+	}
+}
+
+/* Wait for a lock that this backend holds, and that lapsed, to be certain again. */
+static void
+wait_for_lease(Wait *wait, ZklHold *hold)
+{
+	while (!grant_is_good(&zkl_shared->entries[hold->entry]))
+	{
+		ZklTime		left = wait->deadline == 0 ? ZKL_MS(100) : wait->deadline - zkl_now();
+
+		zkl_guard_refresh();
+		if (hold->lost)
+			zkl_guard_raise(hold);
+		if (left <= 0)
+			raise_unavailable(wait);
+		sleep_on_latch(Min(left, ZKL_MS(100)) / 1000);
+		zkl_guard_check();
+	}
+}
+
+static void
+warn_about_snapshot(void)
+{
+	if (!IsolationUsesXactSnapshot() || warned_lxid == MyProc->ZKL_LXID ||
+		!(IsTransactionBlock() || zkl_guard_is_nested()))
+		return;
+	warned_lxid = MyProc->ZKL_LXID;
+	ereport(WARNING,
+			(errmsg("this transaction's snapshot is older than the lock"),
+			 errdetail("It was taken before the lock was granted, so what the last holder wrote may not be visible in it."),
+			 errhint("Acquire the lock before BEGIN, or use READ COMMITTED.")));
+}
+
+/*
+ * Returns the fencing token, or 0 when a try found the lock taken.
+ */
+static int64
+acquire(const char *name, ZklMode mode, bool xact_level, bool try, int timeout)
+{
+	Wait		wait = {.name = name, .try = try, .timeout = timeout};
+	ZklHold    *hold;
+	ZklEntry   *entry;
+
+	if (try)
+		wait.timeout = TRY_TIMEOUT_MS;
+	else if (LockTimeout > 0 && (timeout == WAIT_FOREVER || LockTimeout < timeout))
+	{
+		wait.timeout = LockTimeout;
+		wait.by_lock_timeout = true;
+	}
+	/* not to wait for others takes a moment too: ZooKeeper has to say so */
+	if (wait.timeout != WAIT_FOREVER)
+		wait.deadline = zkl_now() + ZKL_MS(wait.timeout == 0 ? TRY_TIMEOUT_MS : wait.timeout);
+
+	reserve_hold();
+	zkl_guard_refresh();
+	hold = find_hold(name);
+	if (hold != NULL && hold->lost)
+	{
+		/* to acquire it again acknowledges the loss, but does not undo what
+		 * it did to this transaction */
+		zkl_guard_check_doom();
+		drop_hold(hold);
+		hold = NULL;
+	}
+	zkl_guard_check();
+
+	if (hold != NULL)
+	{
+		if (hold->mode != mode)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("lock \"%s\" is held in another mode", zkl_text_for_message(name)),
+					 errdetail("This backend holds it in mode \"%s\" and would wait for itself.",
+							   zkl_mode_name(hold->mode)),
+					 errhint("Release it first.")));
+		reserve_level(hold);
+		wait_for_lease(&wait, hold);
+		count_acquire(hold, xact_level);
+		return hold->token;
+	}
+
+	entry = wait_for_grant(&wait, mode);
+	if (entry == NULL)
+		return 0;
+	hold = add_hold(name, pending_entry, mode, entry->token);
+	pending_entry = -1;
+	/* if this fails, the end of the transaction drops a hold without counts */
+	reserve_level(hold);
+	count_acquire(hold, xact_level);
+	zkl_guard_granted();
+	warn_about_snapshot();
+	return hold->token;
+}
+
+/* ------------------------------------------------------------------------
+ * SQL
+ * ------------------------------------------------------------------------
+ */
+
+static Datum
+sql_acquire(FunctionCallInfo fcinfo, bool xact_level, bool try)
+{
+	char		name[ZKL_NAME_MAX + 1];
+	ZklMode		mode;
+	int			timeout;
+	int64		token;
+
+	require_worker_process();
+	name_argument(fcinfo, name);
+	mode = mode_argument(fcinfo, 1);
+	timeout = try ? 0 : timeout_argument(fcinfo, 2);
+	token = acquire(name, mode, xact_level, try, timeout);
+	if (token == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(token);
+}
+
+/* zk_lock_acquire(name text, mode text, timeout interval) returns bigint */
+Datum
+zkl_lock_acquire(PG_FUNCTION_ARGS)
+{
+	return sql_acquire(fcinfo, false, false);
+}
+
+/* zk_lock_try_acquire(name text, mode text) returns bigint */
+Datum
+zkl_lock_try_acquire(PG_FUNCTION_ARGS)
+{
+	return sql_acquire(fcinfo, false, true);
+}
+
+/* zk_xact_lock_acquire(name text, mode text, timeout interval) returns bigint */
+Datum
+zkl_xact_lock_acquire(PG_FUNCTION_ARGS)
+{
+	return sql_acquire(fcinfo, true, false);
+}
+
+/* zk_xact_lock_try_acquire(name text, mode text) returns bigint */
+Datum
+zkl_xact_lock_try_acquire(PG_FUNCTION_ARGS)
+{
+	return sql_acquire(fcinfo, true, true);
+}
+
+/* zk_lock_release(name text, mode text) returns boolean */
+Datum
+zkl_lock_release(PG_FUNCTION_ARGS)
+{
+	char		name[ZKL_NAME_MAX + 1];
+	ZklHold    *hold;
+
+	require_worker_process();
+	name_argument(fcinfo, name);
+	zkl_guard_refresh();
+	hold = find_hold(name);
+	if (hold != NULL && !PG_ARGISNULL(1) && hold->mode != mode_argument(fcinfo, 1))
+		hold = NULL;
+
+	if (hold == NULL || hold->backend_count == 0)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("you don't own a backend-level lock \"%s\"",
+						zkl_text_for_message(name))));
+		PG_RETURN_BOOL(false);
+	}
+	if (hold->lost)
+	{
+		ereport(WARNING,
+				(errcode(ZKL_ERRCODE_LOCK_LOST),
+				 errmsg("lock \"%s\" had been lost", zkl_text_for_message(name)),
+				 hold->vanished ? errdetail("Its node in ZooKeeper was deleted.") :
+				 errdetail("The ZooKeeper session ended.")));
+		drop_hold(hold);
+		PG_RETURN_BOOL(false);
+	}
+	hold->backend_count--;
+	if (is_unused(hold))
+		give_back(hold);
+	PG_RETURN_BOOL(true);
+}
+
+/* zk_lock_release_all() returns integer */
+Datum
+zkl_lock_release_all(PG_FUNCTION_ARGS)
+{
+	require_worker_process();
+	zkl_guard_refresh();
+	PG_RETURN_INT32(zkl_locks_release_all());
+}
+
+/* zk_fencing_token(name text) returns bigint */
+Datum
+zkl_fencing_token(PG_FUNCTION_ARGS)
+{
+	char		name[ZKL_NAME_MAX + 1];
+	ZklHold    *hold;
+
+	require_worker_process();
+	name_argument(fcinfo, name);
+	zkl_guard_check();
+	hold = find_hold(name);
+	if (hold == NULL || hold->released)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lock \"%s\" is not held by this backend", zkl_text_for_message(name)),
+				 errhint("Acquire it with zk_lock_acquire or zk_xact_lock_acquire first.")));
+	if (!zkl_guard_is_certain(hold))
+		zkl_guard_raise(hold);
+	PG_RETURN_INT64(hold->token);
+}
+
+/* zk_lock_is_held(name text) returns boolean */
+Datum
+zkl_lock_is_held(PG_FUNCTION_ARGS)
+{
+	char		name[ZKL_NAME_MAX + 1];
+	ZklHold    *hold;
+
+	require_worker_process();
+	name_argument(fcinfo, name);
+	zkl_guard_refresh();
+	hold = find_hold(name);
+	PG_RETURN_BOOL(hold != NULL && !hold->released && zkl_guard_is_certain(hold));
+}

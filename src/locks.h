@@ -1,0 +1,76 @@
+/*-------------------------------------------------------------------------
+ *
+ * locks.h
+ *	  The locks that this backend holds.
+ *
+ * Copyright (c) 2026, zklock developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKL_LOCKS_H
+#define ZKL_LOCKS_H
+
+#include "fmgr.h"
+
+#include "compat.h"
+
+#include "lease.h"
+#include "lockname.h"
+
+/* Transaction-level acquires made at one nesting level of subtransactions. */
+typedef struct ZklLevelCount
+{
+	int			level;
+	int			count;
+} ZklLevelCount;
+
+typedef struct ZklHold
+{
+	char		name[ZKL_NAME_MAX + 1]; /* UTF-8 */
+	int			entry;			/* its number in shared memory */
+	ZklMode		mode;
+	int64		token;
+	int			backend_count;	/* backend-level acquires not yet released */
+	ZklLevelCount *levels;		/* by rising level */
+	int			nlevels;
+	int			maxlevels;
+	bool		released;		/* given back in a transaction that wrote: the
+								 * node stays until its end */
+	bool		lost;			/* seen as lost, and not acknowledged */
+	bool		vanished;		/* the node was deleted, else the ZooKeeper
+								 * session ended */
+} ZklHold;
+
+extern ZklHold *zkl_holds;
+extern int	zkl_nholds;
+
+/*
+ * Entry numbers of the holds again, for the timer's signal handler: it may run
+ * between any two instructions of this process, so elements are added behind
+ * the count and an outgrown array is freed after the new one is in place.
+ */
+extern volatile int *volatile zkl_held_entries;
+extern volatile int zkl_nheld_entries;
+
+/* Called at the end of transactions and subtransactions, by guard.c. */
+extern void zkl_locks_at_xact_end(void);
+extern void zkl_locks_at_subxact_abort(int level);
+extern void zkl_locks_at_subxact_commit(int level);
+
+/* Give back every backend-level hold, lost ones too; returns how many there were. */
+extern int	zkl_locks_release_all(void);
+
+/* The SQL functions, by which guard.c knows statements that only call them. */
+extern PGDLLEXPORT Datum zkl_lock_acquire(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_lock_try_acquire(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_xact_lock_acquire(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_xact_lock_try_acquire(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_lock_release(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_lock_release_all(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_fencing_token(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_lock_is_held(PG_FUNCTION_ARGS);
+
+/* A name for a message: in the database's encoding, whatever it holds. */
+extern char *zkl_text_for_message(const char *utf8);
+
+#endif							/* ZKL_LOCKS_H */

@@ -1,0 +1,625 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue.c
+ *	  One request's way through a lock's queue, as a state machine.
+ *
+ * queue.h has the table of states and events and the reasons. Here each event
+ * is one function that changes facts, and zkl_queue_wanted() reads the facts;
+ * transitions that several events share are the static functions on top.
+ *
+ * Copyright (c) 2026, zklock developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "queue.h"
+
+#include <string.h>
+
+/*
+ * Two passes, because where "ahead" ends depends on our own digits, which may
+ * stand last in the list.
+ */
+void
+zkl_listing_read(ZklListing *listing, char *const *children, int nchildren)
+{
+	int64_t		pred_digits = -1;
+	int64_t		first_digits = INT64_MAX;
+
+	listing->own_found = false;
+	listing->own[0] = listing->pred[0] = listing->first[0] = '\0';
+	listing->own_digits = 0;
+	listing->contenders = listing->ignored = listing->ahead = 0;
+	listing->pred_is_mutex = listing->shared_seen = false;
+	listing->trouble = ZKL_TROUBLE_NONE;
+
+	for (int i = 0; i < nchildren; i++)
+	{
+		ZklContender contender;
+
+		if (listing->uuid[0] == '\0' || !zkl_node_has_uuid(children[i], listing->uuid))
+			continue;
+		if (!zkl_contender_parse(children[i], &contender) ||
+			strlen(children[i]) >= sizeof(listing->own))
+			continue;
+		listing->own_found = true;
+		listing->own_digits = contender.digits;
+		strcpy(listing->own, children[i]);
+		break;
+	}
+
+	for (int i = 0; i < nchildren; i++)
+	{
+		const char *child = children[i];
+		size_t		len = strlen(child);
+		ZklContender contender;
+
+		if (!zkl_contender_parse(child, &contender))
+		{
+			listing->ignored++;
+			continue;
+		}
+		listing->contenders++;
+		if (contender.kind != ZKL_CONTENDER_LOCK)
+			listing->shared_seen = true;
+		if (contender.digits < 0)
+			listing->trouble = ZKL_TROUBLE_WRAPPED;
+		if (contender.digits < first_digits && len < sizeof(listing->first))
+		{
+			first_digits = contender.digits;
+			memcpy(listing->first, child, len + 1);
+		}
+
+		if (listing->own_found)
+		{
+			if (strcmp(child, listing->own) == 0)
+				continue;
+			if (contender.digits == listing->own_digits)
+			{
+				/* a writer that also reads keeps its digits: legal */
+				bool		downgrade =
+					(contender.kind == ZKL_CONTENDER_READ && listing->mode == ZKL_MODE_WRITE) ||
+					(contender.kind == ZKL_CONTENDER_WRITE && listing->mode == ZKL_MODE_READ);
+
+				if (!downgrade)
+					listing->trouble = ZKL_TROUBLE_TIE;
+				continue;
+			}
+			if (contender.digits > listing->own_digits)
+				continue;
+		}
+		if (!zkl_mode_conflicts(listing->mode, contender.kind))
+			continue;
+
+		listing->ahead++;
+		if (contender.digits > pred_digits || listing->pred[0] == '\0')
+		{
+			if (len >= sizeof(listing->pred))
+			{
+				listing->trouble = ZKL_TROUBLE_LONG_NAME;
+				continue;
+			}
+			pred_digits = contender.digits;
+			listing->pred_is_mutex = contender.kind == ZKL_CONTENDER_LOCK;
+			memcpy(listing->pred, child, len + 1);
+		}
+	}
+
+	if (listing->own_found && listing->own_digits > ZKL_DIGITS_LIMIT)
+		listing->trouble = ZKL_TROUBLE_LIMIT;
+}
+
+/* Does this result only say that the connection broke? The next one cures it. */
+static bool
+connection_broke(int rc)
+{
+	return rc == ZKL_RC_CONNECTIONLOSS || rc == ZKL_RC_OPERATIONTIMEOUT ||
+		rc == ZKL_RC_SESSIONMOVED;
+}
+
+/* What was seen on a connection does not count on another. */
+static void
+forget_sightings(ZklQueue *queue)
+{
+	queue->own_watched = false;
+	queue->pred_watched = false;
+	queue->listed = false;
+	queue->pred_suffices = false;
+	queue->probed = 0;
+}
+
+static void
+end(ZklQueue *queue)
+{
+	queue->state = ZKL_QUEUE_ENDED;
+	queue->recheck = false;
+	queue->node[0] = '\0';
+}
+
+/* No node exists: begin (again), or end when nobody wants it any more. */
+static void
+begin(ZklQueue *queue)
+{
+	if (queue->abandoned)
+	{
+		end(queue);
+		return;
+	}
+	queue->state = ZKL_QUEUE_NEW;
+	queue->requeue = false;
+	queue->seen_free = false;
+	queue->node[0] = '\0';
+	queue->pred[0] = '\0';
+	queue->czxid = queue->owner = 0;
+	queue->ahead = 0;
+	queue->blocked = false;
+	forget_sightings(queue);
+}
+
+/* The node has to go; its name is known. */
+static void
+begin_delete(ZklQueue *queue, ZklQueueResult result, bool requeue)
+{
+	queue->state = ZKL_QUEUE_DELETING;
+	if (queue->result == ZKL_RESULT_NONE)
+		queue->result = result;
+	queue->requeue = requeue;
+	queue->recheck = false;
+	queue->blocked = false;
+}
+
+static void
+fail(ZklQueue *queue, int rc, ZklTrouble trouble)
+{
+	queue->result = ZKL_RESULT_FAILED;
+	queue->failure = rc;
+	queue->trouble = trouble;
+	if (queue->node[0] != '\0')
+		begin_delete(queue, ZKL_RESULT_FAILED, false);
+	else
+		end(queue);
+}
+
+/* Our node is gone, or is not ours. Deleting it once more costs nothing and
+ * makes sure, whatever made us believe so. */
+static void
+vanished(ZklQueue *queue)
+{
+	if (queue->state == ZKL_QUEUE_GRANTED)
+		begin_delete(queue, ZKL_RESULT_LOST, false);
+	else if (queue->state == ZKL_QUEUE_QUEUED)
+		begin_delete(queue, ZKL_RESULT_NONE, true);
+}
+
+/* QUEUED with a current listing: are we first, and is that certain? */
+static void
+consider_grant(ZklQueue *queue)
+{
+	if (queue->state != ZKL_QUEUE_QUEUED || !queue->listed || queue->pred[0] != '\0')
+		return;
+	if (queue->czxid == 0 || queue->owner == 0)
+		return;					/* OWN is wanted and will tell */
+	if (queue->owner != queue->session)
+		vanished(queue);
+	else
+		queue->state = ZKL_QUEUE_GRANTED;
+}
+
+void
+zkl_queue_init(ZklQueue *queue, ZklMode mode, bool try)
+{
+	memset(queue, 0, sizeof(*queue));
+	queue->mode = mode;
+	queue->try = try;
+}
+
+void
+zkl_queue_adopt(ZklQueue *queue, ZklMode mode, bool try, const char *uuid,
+				const char *node, int64_t czxid, bool granted)
+{
+	zkl_queue_init(queue, mode, try);
+	strncpy(queue->uuid, uuid, sizeof(queue->uuid) - 1);
+	if (uuid[0] == '\0')
+		return;					/* nothing was sent */
+	if (node[0] == '\0')
+	{
+		queue->state = ZKL_QUEUE_UNSURE;
+		return;
+	}
+	strncpy(queue->node, node, sizeof(queue->node) - 1);
+	queue->czxid = czxid;
+	queue->state = granted ? ZKL_QUEUE_GRANTED : ZKL_QUEUE_QUEUED;
+	queue->recheck = granted;
+}
+
+uint32_t
+zkl_queue_wanted(const ZklQueue *queue)
+{
+	uint32_t	wanted = 0;
+
+	if (queue->connection == 0 || queue->blocked)
+		return 0;
+
+	switch (queue->state)
+	{
+		case ZKL_QUEUE_NEW:
+			/* a reply to come could be mistaken for one to the new requests */
+			if (queue->in_flight != 0)
+				return 0;
+			if (queue->try && !queue->seen_free)
+				return ZKL_OP_LIST;
+			return ZKL_OP_CREATE | ZKL_OP_LIST | (queue->mkdirs ? ZKL_OP_MKDIRS : 0);
+
+		case ZKL_QUEUE_UNSURE:
+			return queue->in_flight != 0 ? 0 : ZKL_OP_PROBE | ZKL_OP_LIST;
+
+		case ZKL_QUEUE_QUEUED:
+			if (!queue->listed)
+				wanted |= ZKL_OP_LIST;
+			else if (queue->pred[0] != '\0' && !queue->pred_watched)
+				wanted |= ZKL_OP_PRED;
+
+			/* while waiting, and where the owner is not known */
+			if (!queue->own_watched &&
+				(queue->owner == 0 || (queue->listed && queue->pred[0] != '\0')))
+				wanted |= ZKL_OP_OWN;
+			break;
+
+		case ZKL_QUEUE_GRANTED:
+			if (!queue->own_watched)
+				wanted |= ZKL_OP_OWN;
+			break;
+
+		case ZKL_QUEUE_DELETING:
+			wanted |= ZKL_OP_DELETE;
+			break;
+
+		case ZKL_QUEUE_ENDED:
+			break;
+	}
+	return wanted & ~queue->in_flight;
+}
+
+void
+zkl_queue_sent(ZklQueue *queue, uint32_t op)
+{
+	queue->in_flight |= op;
+}
+
+void
+zkl_queue_connected(ZklQueue *queue, uint32_t connection, int64_t session)
+{
+	forget_sightings(queue);
+	queue->connection = connection;
+	queue->session = session;
+	queue->blocked = false;
+	if (queue->state == ZKL_QUEUE_GRANTED)
+		queue->recheck = true;
+}
+
+void
+zkl_queue_disconnected(ZklQueue *queue)
+{
+	forget_sightings(queue);
+	queue->connection = 0;
+}
+
+void
+zkl_queue_session_gone(ZklQueue *queue)
+{
+	queue->connection = 0;
+	queue->in_flight = 0;
+	queue->uuid[0] = '\0';
+
+	switch (queue->state)
+	{
+		case ZKL_QUEUE_GRANTED:
+			queue->result = ZKL_RESULT_LOST;
+			end(queue);
+			break;
+		case ZKL_QUEUE_DELETING:
+			if (queue->requeue)
+				begin(queue);
+			else
+				end(queue);
+			break;
+		case ZKL_QUEUE_ENDED:
+			break;
+		default:
+			begin(queue);
+			break;
+	}
+}
+
+void
+zkl_queue_abandon(ZklQueue *queue)
+{
+	queue->abandoned = true;
+
+	switch (queue->state)
+	{
+		case ZKL_QUEUE_NEW:
+			if ((queue->in_flight & ZKL_OP_CREATE) == 0)
+				end(queue);
+			break;
+		case ZKL_QUEUE_QUEUED:
+		case ZKL_QUEUE_GRANTED:
+			begin_delete(queue, ZKL_RESULT_NONE, false);
+			break;
+		case ZKL_QUEUE_DELETING:
+			queue->requeue = false;
+			break;
+		case ZKL_QUEUE_UNSURE:
+		case ZKL_QUEUE_ENDED:
+			break;
+	}
+}
+
+void
+zkl_queue_made_dirs(ZklQueue *queue, int rc)
+{
+	queue->in_flight &= ~ZKL_OP_MKDIRS;
+	queue->mkdirs_rc = (rc == ZKL_RC_NODEEXISTS) ? ZKL_RC_OK : rc;
+}
+
+void
+zkl_queue_created(ZklQueue *queue, int rc, const char *node, int64_t czxid, int64_t owner)
+{
+	queue->in_flight &= ~ZKL_OP_CREATE;
+	if (queue->state != ZKL_QUEUE_NEW)
+		return;
+
+	switch (rc)
+	{
+		case ZKL_RC_OK:
+			strncpy(queue->node, node, sizeof(queue->node) - 1);
+			queue->czxid = czxid;
+			queue->owner = owner;
+			queue->state = ZKL_QUEUE_QUEUED;
+			queue->mkdirs = false;
+			queue->mkdirs_tries = 0;
+			if (queue->abandoned)
+				begin_delete(queue, ZKL_RESULT_NONE, false);
+			break;
+
+		case ZKL_RC_NONODE:
+			/* the directory is not there, or was reaped under us */
+			if (queue->abandoned)
+				end(queue);
+			else if (queue->mkdirs && queue->mkdirs_rc != ZKL_RC_OK &&
+					 queue->mkdirs_rc != ZKL_RC_CONNECTIONLOSS &&
+					 queue->mkdirs_rc != ZKL_RC_OPERATIONTIMEOUT)
+				fail(queue, queue->mkdirs_rc, ZKL_TROUBLE_NONE);
+			else if (queue->mkdirs_tries++ >= ZKL_MKDIRS_TRIES)
+				fail(queue, rc, ZKL_TROUBLE_NONE);
+			else
+				queue->mkdirs = true;
+			break;
+
+		case ZKL_RC_SESSIONMOVED:
+		case ZKL_RC_THROTTLED:
+			/* refused before it did anything */
+			if (queue->abandoned)
+				end(queue);
+			else
+				queue->blocked = rc == ZKL_RC_THROTTLED;
+			break;
+
+		case ZKL_RC_NOAUTH:
+		case ZKL_RC_NODEEXISTS:
+		case ZKL_RC_INVALIDACL:
+		case ZKL_RC_NOTREADONLY:
+		case ZKL_RC_LOCALSESSION:
+		case ZKL_RC_QUOTAEXCEEDED:
+			if (queue->abandoned)
+				end(queue);
+			else
+				fail(queue, rc, ZKL_TROUBLE_NONE);
+			break;
+
+		default:
+			/* -4, -7 and whatever else does not say that nothing happened */
+			queue->state = ZKL_QUEUE_UNSURE;
+			break;
+	}
+}
+
+void
+zkl_queue_probed(ZklQueue *queue, int rc, uint32_t connection)
+{
+	queue->in_flight &= ~ZKL_OP_PROBE;
+	if (rc == ZKL_RC_OK && connection == queue->connection)
+		queue->probed = connection;
+	else if (rc != ZKL_RC_OK && !connection_broke(rc))
+		queue->blocked = true;
+}
+
+/* UNSURE: "listing" NULL when there is no directory. */
+static void
+resolve(ZklQueue *queue, uint32_t connection, const ZklListing *listing)
+{
+	if (listing != NULL && listing->own_found)
+	{
+		/* its czxid and owner come with OWN */
+		memcpy(queue->node, listing->own, sizeof(queue->node));
+		queue->czxid = queue->owner = 0;
+		queue->state = ZKL_QUEUE_QUEUED;
+		forget_sightings(queue);
+		if (queue->abandoned)
+			begin_delete(queue, ZKL_RESULT_NONE, false);
+	}
+	else if (queue->probed == connection && connection != 0)
+		begin(queue);
+}
+
+void
+zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing *listing)
+{
+	bool		current = connection == queue->connection && connection != 0;
+
+	queue->in_flight &= ~ZKL_OP_LIST;
+	if (!current)
+		return;
+	if (rc != ZKL_RC_OK && rc != ZKL_RC_NONODE)
+	{
+		/* may create but not list: nobody could tell who is first */
+		if (rc == ZKL_RC_NOAUTH &&
+			(queue->state == ZKL_QUEUE_QUEUED ||
+			 (queue->state == ZKL_QUEUE_NEW && (queue->in_flight & ZKL_OP_CREATE) == 0)))
+			fail(queue, rc, ZKL_TROUBLE_NONE);
+		else if (!connection_broke(rc) && queue->state != ZKL_QUEUE_DELETING)
+			queue->blocked = true;
+		return;
+	}
+
+	switch (queue->state)
+	{
+		case ZKL_QUEUE_NEW:
+			/* a try asks before it creates; else this is the listing behind a
+			 * create that failed, which says nothing */
+			if (!queue->try || queue->seen_free)
+				return;
+			if (rc == ZKL_RC_OK && listing->ahead > 0)
+			{
+				queue->result = ZKL_RESULT_BUSY;
+				end(queue);
+			}
+			else
+				queue->seen_free = true;
+			if (rc == ZKL_RC_NONODE)
+				queue->mkdirs = true;
+			return;
+
+		case ZKL_QUEUE_UNSURE:
+			resolve(queue, connection, rc == ZKL_RC_OK ? listing : NULL);
+			return;
+
+		case ZKL_QUEUE_QUEUED:
+			break;
+
+		default:
+			return;
+	}
+
+	if (rc == ZKL_RC_NONODE || !listing->own_found)
+	{
+		vanished(queue);
+		return;
+	}
+	if (listing->trouble != ZKL_TROUBLE_NONE)
+	{
+		fail(queue, ZKL_RC_OK, listing->trouble);
+		return;
+	}
+	if (listing->ahead > 0 && queue->try)
+	{
+		begin_delete(queue, ZKL_RESULT_BUSY, false);
+		return;
+	}
+
+	if (strcmp(queue->pred, listing->pred) != 0)
+	{
+		memcpy(queue->pred, listing->pred, sizeof(queue->pred));
+		queue->pred_watched = false;
+	}
+	queue->listed = true;
+	queue->ahead = listing->ahead;
+	queue->pred_suffices = listing->ahead == 1 && listing->pred_is_mutex &&
+		!listing->shared_seen;
+	consider_grant(queue);
+}
+
+void
+zkl_queue_own(ZklQueue *queue, int rc, uint32_t connection, int64_t czxid, int64_t owner)
+{
+	queue->in_flight &= ~ZKL_OP_OWN;
+	if (connection != queue->connection || connection == 0 ||
+		(queue->state != ZKL_QUEUE_QUEUED && queue->state != ZKL_QUEUE_GRANTED))
+		return;
+
+	/* a node that we may not even see is as good as gone */
+	if (rc == ZKL_RC_NONODE || rc == ZKL_RC_NOAUTH ||
+		(rc == ZKL_RC_OK && owner != queue->session))
+	{
+		vanished(queue);
+		return;
+	}
+	if (rc != ZKL_RC_OK)
+	{
+		queue->blocked = !connection_broke(rc);
+		return;
+	}
+
+	/* the token was fixed when the node was first seen */
+	if (queue->czxid == 0)
+		queue->czxid = czxid;
+	queue->owner = owner;
+	queue->own_watched = true;
+	queue->recheck = false;
+	consider_grant(queue);
+}
+
+void
+zkl_queue_pred(ZklQueue *queue, int rc, uint32_t connection)
+{
+	queue->in_flight &= ~ZKL_OP_PRED;
+	if (connection != queue->connection || connection == 0 ||
+		queue->state != ZKL_QUEUE_QUEUED)
+		return;
+	if (rc == ZKL_RC_NONODE)
+		zkl_queue_pred_gone(queue);
+	else if (rc == ZKL_RC_OK)
+		queue->pred_watched = true;
+	else
+		queue->blocked = !connection_broke(rc);
+}
+
+void
+zkl_queue_deleted(ZklQueue *queue, int rc)
+{
+	queue->in_flight &= ~ZKL_OP_DELETE;
+	if (queue->state != ZKL_QUEUE_DELETING)
+		return;
+
+	if (rc != ZKL_RC_OK && rc != ZKL_RC_NONODE)
+		queue->blocked = !connection_broke(rc);
+	else if (queue->requeue)
+	{
+		queue->uuid[0] = '\0';
+		begin(queue);
+	}
+	else
+		end(queue);
+}
+
+void
+zkl_queue_own_gone(ZklQueue *queue)
+{
+	vanished(queue);
+}
+
+void
+zkl_queue_pred_gone(ZklQueue *queue)
+{
+	if (queue->state != ZKL_QUEUE_QUEUED)
+		return;
+	queue->pred_watched = false;
+	if (queue->listed && queue->pred_suffices && queue->own_watched)
+	{
+		queue->pred[0] = '\0';
+		queue->ahead = 0;
+		consider_grant(queue);
+	}
+	else
+		queue->listed = false;
+}
+
+void
+zkl_queue_tick(ZklQueue *queue, bool relist)
+{
+	if (relist && queue->state == ZKL_QUEUE_QUEUED)
+	{
+		queue->listed = false;
+		queue->pred_watched = false;
+	}
+	queue->blocked = false;
+}

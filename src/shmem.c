@@ -1,0 +1,222 @@
+/*-------------------------------------------------------------------------
+ *
+ * shmem.c
+ *	  What the backends and the worker share: the lease, the lock entries.
+ *
+ * shmem.h says who writes what. Here is how it comes to be, and the few
+ * operations that both sides need.
+ *
+ * Copyright (c) 2026, zklock developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/mman.h>
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+
+#include "compat.h"
+#include "shmem.h"
+#include "zklock.h"
+
+ZklShared  *zkl_shared = NULL;
+ZklSurvivor *zkl_survivor = NULL;
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+static Size
+doorbell_offset(void)
+{
+	return MAXALIGN(add_size(offsetof(ZklShared, entries),
+							 mul_size(zkl_max_locks, sizeof(ZklEntry))));
+}
+
+static Size
+shared_size(void)
+{
+	return add_size(doorbell_offset(),
+					mul_size((zkl_max_locks + 63) / 64, sizeof(pg_atomic_uint64)));
+}
+
+static void
+shmem_request(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	RequestAddinShmemSpace(shared_size());
+}
+
+/*
+ * Runs once in the postmaster, and again after a crash, on fresh memory.
+ */
+static void
+shmem_startup(void)
+{
+	bool		found;
+
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	zkl_shared = ShmemInitStruct("zklock", shared_size(), &found);
+	if (!found)
+	{
+		memset(zkl_shared, 0, shared_size());
+		if (!pg_strong_random(&zkl_shared->incarnation, sizeof(zkl_shared->incarnation)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random values")));
+		zkl_shared->nentries = zkl_max_locks;
+		zkl_shared->doorbell_offset = doorbell_offset();
+		pg_atomic_init_u64(&zkl_shared->lease, 0);
+		pg_atomic_init_u32(&zkl_shared->losses, 0);
+		pg_atomic_init_u32(&zkl_shared->worker_procno, PG_UINT32_MAX);
+		pg_atomic_init_u32(&zkl_shared->worker_pid, 0);
+		pg_atomic_init_u32(&zkl_shared->trouble_version, 0);
+		for (int i = 0; i < zkl_shared->nentries; i++)
+		{
+			ZklEntry   *entry = &zkl_shared->entries[i];
+
+			pg_atomic_init_u32(&entry->phase, ZKL_PHASE_FREE);
+			pg_atomic_init_u32(&entry->fate, 0);
+			pg_atomic_init_u32(&entry->ahead, 0);
+			pg_atomic_init_u32(&entry->queued, 0);
+		}
+		for (int i = 0; i < zkl_doorbell_count(); i++)
+			pg_atomic_init_u64(&zkl_doorbell_words()[i], 0);
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/*
+ * Once, in the postmaster, from _PG_init.
+ */
+void
+zkl_shmem_init(void)
+{
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = shmem_request;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = shmem_startup;
+
+	zkl_survivor = mmap(NULL, sizeof(ZklSurvivor), PROT_READ | PROT_WRITE,
+						MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (zkl_survivor == MAP_FAILED)
+		ereport(FATAL,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("could not map anonymous shared memory for zklock: %m")));
+}
+
+pg_atomic_uint64 *
+zkl_doorbell_words(void)
+{
+	return (pg_atomic_uint64 *) ((char *) zkl_shared + zkl_shared->doorbell_offset);
+}
+
+int
+zkl_doorbell_count(void)
+{
+	return (zkl_shared->nentries + 63) / 64;
+}
+
+void
+zkl_ring_doorbell(int index)
+{
+	uint32		procno;
+
+	pg_atomic_fetch_or_u64(&zkl_doorbell_words()[index / 64], UINT64CONST(1) << (index % 64));
+	procno = pg_atomic_read_u32(&zkl_shared->worker_procno);
+	if (procno != PG_UINT32_MAX)
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+}
+
+int
+zkl_entry_take(void)
+{
+	static int	hint = -1;
+	int			n = zkl_shared->nentries;
+
+	/* processes begin their search in different places */
+	if (hint < 0)
+		hint = MyProcPid % n;
+
+	for (int tried = 0; tried < n; tried++)
+	{
+		int			index = (hint + tried) % n;
+		ZklEntry   *entry = &zkl_shared->entries[index];
+		uint32		expected = ZKL_PHASE_FREE;
+
+		if (pg_atomic_read_u32(&entry->phase) != ZKL_PHASE_FREE ||
+			!pg_atomic_compare_exchange_u32(&entry->phase, &expected, ZKL_PHASE_FILLING))
+			continue;
+
+		hint = index;
+		entry->serial++;
+		entry->uuid[0] = '\0';
+		entry->node[0] = '\0';
+		entry->token = 0;
+		entry->failure = 0;
+		entry->trouble = ZKL_TROUBLE_NONE;
+		pg_atomic_write_u32(&entry->fate, 0);
+		pg_atomic_write_u32(&entry->ahead, 0);
+		pg_atomic_write_u32(&entry->queued, 0);
+		return index;
+	}
+	return -1;
+}
+
+void
+zkl_entry_submit(int index)
+{
+	pg_write_barrier();
+	pg_atomic_write_u32(&zkl_shared->entries[index].phase, ZKL_PHASE_WANTED);
+	zkl_ring_doorbell(index);
+}
+
+void
+zkl_entry_let_go(int index)
+{
+	pg_atomic_fetch_or_u32(&zkl_shared->entries[index].fate, ZKL_FATE_LET_GO);
+	zkl_ring_doorbell(index);
+}
+
+bool
+zkl_trouble_read(char buf[ZKL_TROUBLE_SIZE])
+{
+	for (int tries = 0; tries < 10; tries++)
+	{
+		uint32		before = pg_atomic_read_u32(&zkl_shared->trouble_version);
+
+		pg_read_barrier();
+		memcpy(buf, zkl_shared->trouble, ZKL_TROUBLE_SIZE);
+		pg_read_barrier();
+		if (before % 2 == 0 && before == pg_atomic_read_u32(&zkl_shared->trouble_version))
+			return buf[0] != '\0';
+		pg_usleep(1000);
+	}
+	buf[0] = '\0';
+	return false;
+}
+
+void
+zkl_trouble_write(const char *text)
+{
+	/* a worker that was killed while it wrote leaves an odd number behind */
+	uint32		version = pg_atomic_read_u32(&zkl_shared->trouble_version) | 1;
+
+	if (strncmp(zkl_shared->trouble, text, ZKL_TROUBLE_SIZE - 1) == 0 &&
+		pg_atomic_read_u32(&zkl_shared->trouble_version) % 2 == 0)
+		return;
+	pg_atomic_write_u32(&zkl_shared->trouble_version, version);
+	pg_write_barrier();
+	strlcpy(zkl_shared->trouble, text, ZKL_TROUBLE_SIZE);
+	pg_write_barrier();
+	pg_atomic_write_u32(&zkl_shared->trouble_version, version + 1);
+}

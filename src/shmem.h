@@ -1,0 +1,195 @@
+/*-------------------------------------------------------------------------
+ *
+ * shmem.h
+ *	  What the backends and the worker share: the lease, the lock entries.
+ *
+ * There is no lock here. A process that is stopped while it holds one would
+ * stop all others, and the whole point of the lease is that everybody notices
+ * for himself when the worker stops. So each field has one writer at a time,
+ * which the entry's phase names, and what checks read are atomics.
+ *
+ *	phase		set by		meaning; who may write the rest of the entry
+ *	---------	----------	---------------------------------------------------
+ *	FREE		worker		nobody
+ *	FILLING		owner		the owner (a backend), by compare-and-swap from FREE
+ *	WANTED		owner		the worker: there is or will be a node
+ *	HELD		worker		the worker: granted; token and generation are set
+ *	BUSY		worker		the worker: a try found the lock taken
+ *	FAILED		worker		the worker: refused, see failure and trouble
+ *
+ * The owner gives an entry up by setting LET_GO in "fate", at any time from
+ * WANTED on, and forgets it; the worker deletes the node, for as long as that
+ * takes, and then sets FREE. An entry thus outlives its owner when it must, and
+ * the worker too: what a new worker needs to go on (uuid, node, token) is here,
+ * and is here before anything is sent.
+ *
+ * Copyright (c) 2026, zklock developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKL_SHMEM_H
+#define ZKL_SHMEM_H
+
+#include "lease.h"
+#include "nodedata.h"
+#include "port/atomics.h"
+#include "queue.h"
+#include "zkclient.h"
+
+typedef enum ZklPhase
+{
+	ZKL_PHASE_FREE = 0,
+	ZKL_PHASE_FILLING,
+	ZKL_PHASE_WANTED,
+	ZKL_PHASE_HELD,
+	ZKL_PHASE_BUSY,
+	ZKL_PHASE_FAILED
+} ZklPhase;
+
+/* Bits of an entry's fate. Set with fetch-or: the old value tells who came first. */
+#define ZKL_FATE_LOST		0x01	/* worker: node or ZooKeeper session is gone */
+#define ZKL_FATE_COMMITTING 0x02	/* owner: past PRE_COMMIT, hands off */
+#define ZKL_FATE_LET_GO		0x04	/* owner: done with it */
+#define ZKL_FATE_ASKED		0x08	/* owner: wants to know who holds the lock */
+#define ZKL_FATE_ANSWERED	0x10	/* worker: "holder" is filled in, for good */
+#define ZKL_FATE_VANISHED	0x20	/* worker, beside LOST: the node was deleted by
+									 * somebody; else the ZooKeeper session ended */
+
+/* Why the worker refused, beyond ZooKeeper's result codes. */
+#define ZKL_FAILURE_NODE_BUDGET		1	/* one more node could kill the ensemble */
+
+typedef struct ZklEntry
+{
+	pg_atomic_uint32 phase;		/* ZklPhase, see above */
+	pg_atomic_uint32 fate;		/* ZKL_FATE_, see there; cleared in FILLING */
+
+	/* the owner's, written in FILLING, constant afterwards; all text is UTF-8 */
+	uint32		serial;			/* which use of this entry it is */
+	int			pid;
+	int			procno;
+	ZklMode		mode;
+	bool		try;
+	char		name[ZKL_NAME_MAX + 1];
+	char		database[64];
+	char		user[64];
+	char		application[64];
+	char		since[40];
+
+	/* the worker's, before it sends anything; read by the next worker */
+	char		uuid[ZKL_UUID_SIZE];
+	char		node[ZKL_OWN_NODE_SIZE];
+
+	/* the worker's, before it sets HELD; constant afterwards */
+	int64		token;
+	uint32		generation;
+
+	/* the worker's, before it sets FAILED */
+	int			failure;
+	ZklTrouble	trouble;
+
+	/* the worker's, while WANTED: contenders before us; informational */
+	pg_atomic_uint32 ahead;
+	pg_atomic_uint32 queued;	/* our node stands in the queue */
+
+	/* the worker's, before it sets ANSWERED */
+	ZklNodeData holder;
+	int64		holder_token;
+} ZklEntry;
+
+/*
+ * The lease as one word, so that nobody can read half of it and no writer can
+ * be stopped in the middle of it:
+ *
+ *		deadline, ms of CLOCK_BOOTTIME, rounded down: 40 bits (34 years)
+ *		generation: 12 bits, one up with each ZooKeeper session
+ *		lapses: 12 bits, one up when a deadline that had passed moved again
+ *
+ * A transaction remembers generation and lapses when it begins to rely on a
+ * lock, and so notices a lapse that came and went while it was stopped.
+ */
+#define ZKL_LEASE_EPOCH_BITS	24
+#define ZKL_LEASE_LAPSE_MASK	0xFFF
+#define ZKL_LEASE_EPOCH_MASK	0xFFFFFF
+
+static inline ZklTime
+zkl_word_deadline(uint64 word)
+{
+	return ZKL_MS((int64) (word >> ZKL_LEASE_EPOCH_BITS));
+}
+
+static inline uint32
+zkl_word_epoch(uint64 word)
+{
+	return (uint32) (word & ZKL_LEASE_EPOCH_MASK);
+}
+
+static inline uint32
+zkl_word_generation(uint64 word)
+{
+	return zkl_word_epoch(word) >> 12;
+}
+
+/* What keeps the worker from having a lease; text for an error's detail. */
+#define ZKL_TROUBLE_SIZE	256
+
+typedef struct ZklShared
+{
+	uint64		incarnation;	/* random, written once by whoever initialises:
+								 * tells a worker's restart from the server's */
+	int			nentries;		/* written once */
+
+	pg_atomic_uint64 lease;		/* written by the worker only */
+	pg_atomic_uint32 losses;	/* one up whenever some entry's LOST is set: as
+								 * long as it stands still nobody need look */
+	pg_atomic_uint32 worker_procno; /* for its latch; UINT32_MAX = no worker */
+	pg_atomic_uint32 worker_pid;
+
+	/* the worker's: even = stable, odd = being written; readers give up after
+	 * a few tries, because the writer may be stopped */
+	pg_atomic_uint32 trouble_version;
+	char		trouble[ZKL_TROUBLE_SIZE];
+
+	/* set with fetch-or by owners, exchanged for 0 by the worker: which entries
+	 * to look at. Follows the entries. */
+	Size		doorbell_offset;
+
+	ZklEntry	entries[FLEXIBLE_ARRAY_MEMBER];
+} ZklShared;
+
+/*
+ * What survives a crash restart of the server: shared memory made by the
+ * postmaster when it loads the library, outside of the part that a restart
+ * initialises again. Never on disk, so a copy of the data directory cannot
+ * touch the original's ZooKeeper session. Written by the worker only.
+ */
+typedef struct ZklSurvivor
+{
+	int64		session;		/* 0 = none */
+	ZklTime		timeout;		/* negotiated */
+	unsigned char password[ZKL_PASSWORD_SIZE];
+	uint64		incarnation;	/* of the ZklShared whose entries it belongs to */
+} ZklSurvivor;
+
+extern ZklShared *zkl_shared;	/* NULL when not preloaded */
+extern ZklSurvivor *zkl_survivor;
+
+extern void zkl_shmem_init(void);
+
+/* Tell the worker to look at entry "index". */
+extern void zkl_ring_doorbell(int index);
+extern pg_atomic_uint64 *zkl_doorbell_words(void);
+extern int	zkl_doorbell_count(void);
+
+/*
+ * For the owner: take a free entry, now FILLING, or return -1 when there is
+ * none. Then fill it in and call zkl_entry_submit().
+ */
+extern int	zkl_entry_take(void);
+extern void zkl_entry_submit(int index);
+extern void zkl_entry_let_go(int index);
+
+/* Why there is no lease; false when no trouble is known. */
+extern bool zkl_trouble_read(char buf[ZKL_TROUBLE_SIZE]);
+extern void zkl_trouble_write(const char *text);
+
+#endif							/* ZKL_SHMEM_H */

@@ -1,0 +1,1542 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  The background worker: one ZooKeeper session for all backends.
+ *
+ * It connects four parts that know nothing of each other: the client library
+ * (zkclient.c), the lease rule (lease.c), one state machine per lock entry
+ * (queue.c) and the shared table (shmem.c). The main loop takes replies and
+ * events from the library, wishes from the backends, feeds both to the
+ * machines, sends what the machines want, and publishes what became of it.
+ *
+ * Rules that keep it harmless:
+ *
+ * - It never blocks except in its one wait, which has a bound, so it absorbs
+ *	 barriers (CREATE DATABASE waits for every process that has a ProcSignal
+ *	 slot). Names are resolved in a thread; all requests are asynchronous.
+ * - It takes no lock that a backend could hold while it is stopped.
+ * - Nothing that must outlive it is in its own memory: a new worker finds the
+ *	 entries in shared memory and the ZooKeeper session in zkl_survivor, and goes
+ *	 on with both. So it leaves without closing the ZooKeeper session (closing
+ *	 frees every lock at once), except when the whole server stops.
+ * - It ends with exit code 1, whatever the reason: after 0 the postmaster would
+ *	 never start it again.
+ *
+ * Copyright (c) 2026, zklock developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/procsignal.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/pidfile.h"
+
+#include "clock.h"
+#include "compat.h"
+#include "resolve.h"
+#include "shmem.h"
+#include "worker.h"
+#include "zklock.h"
+
+PGDLLEXPORT void zklock_worker_main(Datum main_arg);
+
+/* The library closes its own connection beyond about 65,000; the ensemble
+ * would rather have fewer. */
+#define MAX_IN_FLIGHT		1000
+
+/*
+ * Budgets of one ZooKeeper session, in bytes of path. At its end the leader
+ * writes all its nodes into one transaction, and one above jute.maxbuffer
+ * (1 MB) stops the ensemble for good. After a reconnect the library sends all
+ * watches in one packet, with the same limit.
+ */
+#define NODE_BUDGET			900000
+#define WATCH_BUDGET		900000
+
+/* Request numbers begin at time(0) and turn negative at 2^31; a few small
+ * negative ones mean something else. Ours is a wide berth. */
+#define MAX_REQUESTS		2000000000
+
+#define TICK_PERIOD			ZKL_MS(1000)
+#define RELIST_PERIOD		ZKL_MS(15000)
+#define RETRY_PERIOD		ZKL_MS(1000)
+#define DISCONNECTED_POLL	ZKL_MS(20)
+#define LOG_LINES_PER_TICK	3
+
+/* What a reply is for: the machine's ZKL_OP_ bit, or one of these. */
+typedef enum Purpose
+{
+	PURPOSE_NOTHING = 0x100,
+	PURPOSE_ROOT,				/* a parent of the member node */
+	PURPOSE_MEMBER,				/* the member node itself; a heartbeat too */
+	PURPOSE_HEARTBEAT,
+	PURPOSE_PARENT,				/* a parent of a lock directory, not the last */
+	PURPOSE_WHO_LIST,			/* who holds it: the first contender */
+	PURPOSE_WHO_GET				/* and what its node says */
+} Purpose;
+
+/* A lock entry as the worker sees it. */
+typedef struct Slot
+{
+	bool		active;			/* the machine runs */
+	bool		in_todo;
+	bool		rechecking;		/* counted in worker.nrecheck */
+	bool		granted;		/* published as HELD */
+	uint32		serial;			/* replies with another one are stale */
+	int			parent_rc;		/* first refusal while making parents */
+	int			cost;			/* bytes of path, see NODE_BUDGET */
+	uint64		own_hash;		/* of the node's path, 0 = none */
+	uint64		pred_hash;		/* of the predecessor's path, 0 = none */
+	ZklQueue	queue;
+} Slot;
+
+static struct
+{
+	ZklClient  *client;			/* NULL: resolving, or waiting to try again */
+	ZklResolution *resolution;
+	ZklTime		retry_at;
+
+	int64		session;		/* of ours, 0 = none */
+	bool		clearing;		/* the session is of before a crash: close it */
+	uint32		connection;		/* number of the latest one */
+	bool		connected;
+	bool		member_known;	/* our member node exists */
+	ZklTime		disconnected_at;
+	ZklTime		handshake_bound;	/* at or before the handshake was sent */
+	ZklTime		acked_sent;		/* newest stamp of a request with a reply */
+
+	ZklLease	lease;
+	bool		lapse_logged;
+	ZklTime		next_heartbeat;
+
+	/* an acknowledgement that waits for held nodes to be seen again */
+	int			nrecheck;
+	ZklTime		held_back_sent;
+	ZklTime		held_back_at;
+
+	int			in_flight;
+	ZklTime		silent_since;	/* last answer, or first unanswered request */
+	ZklTime		last_kick;
+	uint64		requests;
+
+	ZklTime		next_tick;
+	ZklTime		next_relist;
+	int			log_budget;
+	int			log_suppressed;
+
+	Slot	   *slots;
+	int		   *todo;
+	int			ntodo;
+	int64		node_bytes;
+	int64		watch_bytes;
+
+	char		member_path[ZKL_PATH_SIZE];
+	WaitEventSet *wait_set;
+	uint32		wait_event;
+} worker;
+
+static volatile sig_atomic_t got_sigterm = false;
+
+static void end_zookeeper_session(const char *why);
+
+static void
+on_sigterm(SIGNAL_ARGS)
+{
+	int			save_errno = errno;
+
+	got_sigterm = true;
+	SetLatch(MyLatch);
+	errno = save_errno;
+}
+
+void
+zkl_worker_register(void)
+{
+	BackgroundWorker bgw;
+
+	memset(&bgw, 0, sizeof(bgw));
+	strlcpy(bgw.bgw_name, "zklock worker", BGW_MAXLEN);
+	strlcpy(bgw.bgw_type, "zklock worker", BGW_MAXLEN);
+	bgw.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	bgw.bgw_start_time = BgWorkerStart_ConsistentState;
+	bgw.bgw_restart_time = 1;
+	strlcpy(bgw.bgw_library_name, "zklock", sizeof(bgw.bgw_library_name));
+	strlcpy(bgw.bgw_function_name, "zklock_worker_main", BGW_MAXLEN);
+	RegisterBackgroundWorker(&bgw);
+}
+
+/* ------------------------------------------------------------------------
+ * The lease
+ * ------------------------------------------------------------------------
+ */
+
+static void
+wake_owner(ZklEntry *entry)
+{
+	SetLatch(&GetPGProcByNumber(entry->procno)->procLatch);
+}
+
+static int
+count_held(void)
+{
+	int			held = 0;
+
+	for (int i = 0; i < zkl_shared->nentries; i++)
+		if (worker.slots[i].active && worker.slots[i].granted)
+			held++;
+	return held;
+}
+
+/*
+ * Publish the deadline. One that had passed and moves again is a lapse that
+ * everybody must be able to see afterwards.
+ */
+static void
+publish_lease(ZklTime now)
+{
+	uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
+	ZklTime		published = zkl_word_deadline(word);
+	uint32		epoch = zkl_word_epoch(word);
+	bool		lapsed = published != 0 && now >= published;
+
+	if (lapsed && worker.lease.deadline > now)
+		epoch = (epoch & ~ZKL_LEASE_LAPSE_MASK) | ((epoch + 1) & ZKL_LEASE_LAPSE_MASK);
+	pg_atomic_write_u64(&zkl_shared->lease,
+						((uint64) (worker.lease.deadline / 1000) << ZKL_LEASE_EPOCH_BITS) | epoch);
+
+	if (now >= published && worker.lease.deadline > now)
+	{
+		if (worker.lapse_logged)
+			ereport(LOG,
+					(errmsg("zklock: lease is current again, %d held locks, %ld ms left",
+							count_held(), (long) ((worker.lease.deadline - now) / 1000)),
+					 errdetail("The lease had lapsed %ld ms ago; the ZooKeeper session is still 0x%" INT64_MODIFIER "x.",
+							   (long) ((now - published) / 1000), worker.session)));
+		worker.lapse_logged = false;
+		zkl_trouble_write("");
+		/* whoever was granted something meanwhile waits for this */
+		for (int i = 0; i < zkl_shared->nentries; i++)
+			if (worker.slots[i].active && worker.slots[i].granted)
+				wake_owner(&zkl_shared->entries[i]);
+	}
+}
+
+static void
+watch_for_lapse(ZklTime now)
+{
+	if (worker.lapse_logged || worker.lease.deadline == 0 || now < worker.lease.deadline)
+		return;
+	worker.lapse_logged = true;
+	ereport(LOG,
+			(errmsg("zklock: lease lapsed, %d held locks are not certain any more",
+					count_held()),
+			 errdetail("%s", worker.connected ?
+					   "ZooKeeper has not acknowledged a heartbeat in time." :
+					   "The connection to ZooKeeper is lost.")));
+	if (worker.connected)
+		zkl_trouble_write("ZooKeeper does not acknowledge heartbeats; it may have lost its quorum");
+}
+
+static void
+lease_acked(ZklTime sent, ZklTime now)
+{
+	if (worker.nrecheck > 0)
+	{
+		/* not before every held node was seen on this connection */
+		worker.held_back_sent = sent;
+		worker.held_back_at = now;
+		return;
+	}
+	if (zkl_lease_acked(&worker.lease, sent, now))
+		publish_lease(now);
+}
+
+/* ------------------------------------------------------------------------
+ * Entries and their machines
+ * ------------------------------------------------------------------------
+ */
+
+static uint64
+path_hash(const char *path)
+{
+	uint64		hash = UINT64CONST(14695981039346656037);
+
+	for (; *path != '\0'; path++)
+		hash = (hash ^ (unsigned char) *path) * UINT64CONST(1099511628211);
+	return hash | 1;
+}
+
+static uint64
+node_hash(int index, const char *node)
+{
+	char		path[ZKL_PATH_SIZE];
+
+	if (node[0] == '\0')
+		return 0;
+	zkl_node_path(path, zkl_root, zkl_shared->entries[index].name, node);
+	return path_hash(path);
+}
+
+static void
+mark(int index)
+{
+	if (!worker.slots[index].in_todo)
+	{
+		worker.slots[index].in_todo = true;
+		worker.todo[worker.ntodo++] = index;
+	}
+}
+
+static void
+set_recheck(Slot *slot, bool recheck)
+{
+	if (slot->rechecking == recheck)
+		return;
+	slot->rechecking = recheck;
+	worker.nrecheck += recheck ? 1 : -1;
+}
+
+/*
+ * The lock is lost. Whoever is between PRE_COMMIT and the end of his commit, or
+ * has let go, is out of reach; everybody else is told, and told at once.
+ */
+static void
+publish_loss(int index, bool vanished)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+	uint32		bits = ZKL_FATE_LOST | (vanished ? ZKL_FATE_VANISHED : 0);
+	uint32		old = pg_atomic_fetch_or_u32(&entry->fate, bits);
+	ZklTime		left = worker.lease.deadline - zkl_now();
+
+	if (old & ZKL_FATE_LOST)
+		return;
+	pg_atomic_fetch_add_u32(&zkl_shared->losses, 1);
+	if (old & ZKL_FATE_LET_GO)
+		return;
+
+	ereport(LOG,
+			(errmsg("zklock: lock \"%s\" of process %d is lost", entry->name, entry->pid),
+			 errdetail("%s %ld ms of the lease were left.",
+					   vanished ? "Its node was deleted." : "The ZooKeeper session ended.",
+					   Max((long) (left / 1000), 0L))));
+	if ((old & ZKL_FATE_COMMITTING) == 0 &&
+		GetPGProcByNumber(entry->procno)->pid == entry->pid)
+		kill(entry->pid, SIGINT);
+}
+
+static void
+release_budget(Slot *slot)
+{
+	worker.node_bytes -= slot->cost;
+	worker.watch_bytes -= slot->granted ? slot->cost : 2 * slot->cost;
+	slot->cost = 0;
+}
+
+static void
+deactivate(int index)
+{
+	Slot	   *slot = &worker.slots[index];
+
+	release_budget(slot);
+	set_recheck(slot, false);
+	slot->active = slot->granted = false;
+	slot->own_hash = slot->pred_hash = 0;
+	slot->serial++;
+}
+
+/*
+ * Copy what the machine has come to into the entry. Called after every event;
+ * cheap when nothing changed.
+ */
+static void
+publish(int index)
+{
+	Slot	   *slot = &worker.slots[index];
+	ZklQueue   *queue = &slot->queue;
+	ZklEntry   *entry = &zkl_shared->entries[index];
+	ZklPhase	phase = pg_atomic_read_u32(&entry->phase);
+
+	set_recheck(slot, queue->recheck);
+
+	/* the node's name, for the next worker and for those who look */
+	if (strcmp(entry->node, queue->node) != 0)
+	{
+		memcpy(entry->node, queue->node, sizeof(entry->node));
+		slot->own_hash = node_hash(index, queue->node);
+	}
+	if (queue->state == ZKL_QUEUE_QUEUED)
+	{
+		slot->pred_hash = node_hash(index, queue->pred);
+		pg_atomic_write_u32(&entry->ahead, queue->ahead);
+		pg_atomic_write_u32(&entry->queued, queue->listed);
+	}
+	else
+		slot->pred_hash = 0;
+
+	if (queue->state == ZKL_QUEUE_GRANTED && phase == ZKL_PHASE_WANTED)
+	{
+		entry->token = queue->czxid;
+		entry->generation = zkl_word_generation(pg_atomic_read_u64(&zkl_shared->lease));
+		worker.watch_bytes -= slot->cost;
+		slot->granted = true;
+		pg_write_barrier();
+		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_HELD);
+		wake_owner(entry);
+	}
+	else if (queue->result == ZKL_RESULT_LOST)
+		publish_loss(index, worker.session != 0);
+	else if (queue->result == ZKL_RESULT_BUSY && phase == ZKL_PHASE_WANTED)
+	{
+		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_BUSY);
+		wake_owner(entry);
+	}
+	else if (queue->result == ZKL_RESULT_FAILED && phase == ZKL_PHASE_WANTED)
+	{
+		entry->failure = queue->failure;
+		entry->trouble = queue->trouble;
+		pg_write_barrier();
+		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_FAILED);
+		wake_owner(entry);
+	}
+
+	if (queue->state == ZKL_QUEUE_ENDED)
+	{
+		deactivate(index);
+		if (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LET_GO)
+			pg_atomic_write_u32(&entry->phase, ZKL_PHASE_FREE);
+	}
+	else
+		mark(index);
+}
+
+static void
+activate(int index)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+	Slot	   *slot = &worker.slots[index];
+	char		path[ZKL_PATH_SIZE];
+
+	slot->active = true;
+	slot->serial++;
+	slot->parent_rc = ZKL_RC_OK;
+	zkl_dir_path(path, zkl_root, entry->name);
+	slot->cost = strlen(path) + 1 + 58 + 4;
+	worker.node_bytes += slot->cost;
+	worker.watch_bytes += 2 * slot->cost;
+}
+
+static void
+begin_request(int index)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+	Slot	   *slot = &worker.slots[index];
+
+	activate(index);
+	zkl_queue_init(&slot->queue, entry->mode, entry->try);
+	if (worker.node_bytes > NODE_BUDGET || worker.watch_bytes > WATCH_BUDGET)
+	{
+		deactivate(index);
+		entry->failure = ZKL_FAILURE_NODE_BUDGET;
+		pg_write_barrier();
+		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_FAILED);
+		wake_owner(entry);
+		return;
+	}
+	if (worker.connected)
+		zkl_queue_connected(&slot->queue, worker.connection, worker.session);
+	mark(index);
+}
+
+/* A wish of the owner's, or one that an earlier worker did not get to. */
+static void
+look_at_entry(int index)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+	Slot	   *slot = &worker.slots[index];
+	ZklPhase	phase = pg_atomic_read_u32(&entry->phase);
+	uint32		fate;
+
+	if (phase == ZKL_PHASE_FREE || phase == ZKL_PHASE_FILLING)
+		return;
+	pg_read_barrier();
+	fate = pg_atomic_read_u32(&entry->fate);
+
+	if (fate & ZKL_FATE_LET_GO)
+	{
+		if (slot->active)
+		{
+			zkl_queue_abandon(&slot->queue);
+			publish(index);
+		}
+		else
+			pg_atomic_write_u32(&entry->phase, ZKL_PHASE_FREE);
+		return;
+	}
+	if (phase == ZKL_PHASE_WANTED && !slot->active)
+		begin_request(index);
+	if ((fate & (ZKL_FATE_ASKED | ZKL_FATE_ANSWERED)) == ZKL_FATE_ASKED)
+		mark(index);
+}
+
+/*
+ * Entries that an earlier worker left: go on with them. Held ones must be seen
+ * again before the lease moves.
+ */
+static void
+adopt_entries(void)
+{
+	uint32		generation = zkl_word_generation(pg_atomic_read_u64(&zkl_shared->lease));
+
+	for (int i = 0; i < zkl_shared->nentries; i++)
+	{
+		ZklEntry   *entry = &zkl_shared->entries[i];
+		Slot	   *slot = &worker.slots[i];
+		ZklPhase	phase = pg_atomic_read_u32(&entry->phase);
+		bool		held = phase == ZKL_PHASE_HELD;
+
+		if (phase == ZKL_PHASE_FREE || phase == ZKL_PHASE_FILLING)
+			continue;
+		if (held && (worker.session == 0 || entry->generation != generation))
+		{
+			publish_loss(i, false);
+			entry->uuid[0] = '\0';
+		}
+		if (worker.session == 0)
+		{
+			/* its nodes are gone with the ZooKeeper session */
+			entry->uuid[0] = '\0';
+			entry->node[0] = '\0';
+		}
+		if (entry->uuid[0] != '\0')
+		{
+			activate(i);
+			held = held && (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LOST) == 0;
+			zkl_queue_adopt(&slot->queue, entry->mode, entry->try, entry->uuid, entry->node,
+							entry->token, held);
+			if (held)
+			{
+				worker.watch_bytes -= slot->cost;
+				slot->granted = true;
+			}
+			if (!held && phase != ZKL_PHASE_WANTED)
+				zkl_queue_abandon(&slot->queue);
+			publish(i);
+		}
+		look_at_entry(i);
+	}
+}
+
+/* ------------------------------------------------------------------------
+ * Sending
+ * ------------------------------------------------------------------------
+ */
+
+static ZklOp *
+new_op(int purpose, int index, ZklTime now)
+{
+	ZklOp	   *op = zkl_op_new(worker.client);
+
+	if (op == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+	op->purpose = purpose;
+	op->slot = index;
+	op->serial = index >= 0 ? worker.slots[index].serial : 0;
+	op->connection = worker.connection;
+	op->sent = now;
+	return op;
+}
+
+/* Count a request that the library took, or notice that it did not. */
+static bool
+account(bool sent, ZklTime now)
+{
+	if (!sent)
+		return false;
+	if (worker.in_flight++ == 0)
+		worker.silent_since = now;
+	worker.requests++;
+	return true;
+}
+
+/*
+ * Make every directory of "path", "last" being the purpose of the final one.
+ * The parts up to and including zklock.root are persistent, as is all beneath
+ * its .zklock; a lock's directories are containers, which the server removes
+ * when they have been empty for a while.
+ */
+static bool
+send_mkdirs(const char *path, int last, int others, int index, ZklTime now)
+{
+	char		part[ZKL_PATH_SIZE];
+	size_t		root_len = strlen(zkl_root);
+	const char *slash = path;
+
+	for (;;)
+	{
+		size_t		len;
+		int			flags;
+
+		slash = strchr(slash + 1, '/');
+		len = slash != NULL ? (size_t) (slash - path) : strlen(path);
+		memcpy(part, path, len);
+		part[len] = '\0';
+		flags = len <= root_len || index < 0 ? ZKL_CREATE_PERSISTENT : ZKL_CREATE_CONTAINER;
+		if (!account(zkl_send_create(new_op(slash != NULL ? others : last, index, now),
+									 part, "", 0, flags, zkl_acl == ZKL_ACL_CREATOR), now))
+			return false;
+		if (slash == NULL)
+			return true;
+	}
+}
+
+/* The member node: what heartbeats write to, and who is there for others. */
+static bool
+send_member(ZklTime now)
+{
+	char		directory[ZKL_PATH_SIZE];
+	ZklNodeData data;
+	char		json[ZKL_NODEDATA_SIZE];
+	size_t		len;
+
+	snprintf(directory, sizeof(directory), "%s/.zklock", zkl_root);
+	if (!send_mkdirs(directory, PURPOSE_ROOT, PURPOSE_ROOT, -1, now))
+		return false;
+
+	memset(&data, 0, sizeof(data));
+	strlcpy(data.server, zkl_server_name, sizeof(data.server));
+	data.pid = MyProcPid;
+	strlcpy(data.application, "zklock worker", sizeof(data.application));
+	len = zkl_nodedata_write(&data, json);
+	return account(zkl_send_create(new_op(PURPOSE_MEMBER, -1, now), worker.member_path,
+								   json, (int) len, ZKL_CREATE_EPHEMERAL,
+								   zkl_acl == ZKL_ACL_CREATOR), now);
+}
+
+static void
+send_heartbeat(ZklTime now)
+{
+	bool		sent;
+
+	zkl_lease_sent(&worker.lease, now);
+	if (worker.member_known)
+		sent = account(zkl_send_set(new_op(PURPOSE_HEARTBEAT, -1, now), worker.member_path,
+									"", 0), now);
+	else
+		sent = send_member(now);
+	(void) sent;				/* the next one is due soon anyway */
+	worker.next_heartbeat = now + zkl_lease_period(worker.lease.timeout, worker.lease.tick);
+}
+
+static bool
+fresh_uuid(char uuid[ZKL_UUID_SIZE])
+{
+	unsigned char random[16];
+
+	if (!pg_strong_random(random, sizeof(random)))
+		return false;
+	zkl_uuid_format(uuid, random);
+	return true;
+}
+
+/* Send one request that a machine wants. */
+static bool
+send_op(int index, uint32 op_bit, ZklTime now)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+	Slot	   *slot = &worker.slots[index];
+	ZklQueue   *queue = &slot->queue;
+	char		directory[ZKL_PATH_SIZE];
+	char		path[ZKL_PATH_SIZE];
+
+	zkl_dir_path(directory, zkl_root, entry->name);
+
+	switch (op_bit)
+	{
+		case ZKL_OP_MKDIRS:
+			slot->parent_rc = ZKL_RC_OK;
+			return send_mkdirs(directory, ZKL_OP_MKDIRS, PURPOSE_PARENT, index, now);
+
+		case ZKL_OP_CREATE:
+			{
+				ZklNodeData data;
+				char		json[ZKL_NODEDATA_SIZE];
+				char		prefix[ZKL_NODE_SIZE];
+				size_t		len;
+
+				if (queue->uuid[0] == '\0' && !fresh_uuid(queue->uuid))
+					return false;
+				/* before it is sent: whoever comes after us must find it */
+				memcpy(entry->uuid, queue->uuid, sizeof(entry->uuid));
+				pg_write_barrier();
+
+				memset(&data, 0, sizeof(data));
+				strlcpy(data.server, zkl_server_name, sizeof(data.server));
+				data.pid = entry->pid;
+				strlcpy(data.database, entry->database, sizeof(data.database));
+				strlcpy(data.user, entry->user, sizeof(data.user));
+				strlcpy(data.application, entry->application, sizeof(data.application));
+				strlcpy(data.since, entry->since, sizeof(data.since));
+				len = zkl_nodedata_write(&data, json);
+
+				zkl_node_prefix(prefix, queue->uuid, queue->mode);
+				zkl_node_path(path, zkl_root, entry->name, prefix);
+				return account(zkl_send_create(new_op(op_bit, index, now), path, json, (int) len,
+											   ZKL_CREATE_EPHEMERAL | ZKL_CREATE_SEQUENTIAL,
+											   zkl_acl == ZKL_ACL_CREATOR), now);
+			}
+
+		case ZKL_OP_PROBE:
+			return account(zkl_send_set(new_op(op_bit, index, now), worker.member_path, "", 0),
+						   now);
+
+		case ZKL_OP_LIST:
+			{
+				ZklOp	   *op = new_op(op_bit, index, now);
+
+				memcpy(op->listing.uuid, queue->uuid, sizeof(op->listing.uuid));
+				op->listing.mode = queue->mode;
+				return account(zkl_send_list(op, directory), now);
+			}
+
+		case ZKL_OP_OWN:
+		case ZKL_OP_PRED:
+			zkl_node_path(path, zkl_root, entry->name,
+						  op_bit == ZKL_OP_OWN ? queue->node : queue->pred);
+			return account(zkl_send_get(new_op(op_bit, index, now), path, true), now);
+
+		case ZKL_OP_DELETE:
+			zkl_node_path(path, zkl_root, entry->name, queue->node);
+			return account(zkl_send_delete(new_op(op_bit, index, now), path), now);
+	}
+	return false;
+}
+
+/* Somebody's wait is about to time out and wants to say who was in the way. */
+static void
+send_who(int index, ZklTime now)
+{
+	char		directory[ZKL_PATH_SIZE];
+
+	zkl_dir_path(directory, zkl_root, zkl_shared->entries[index].name);
+	(void) account(zkl_send_list(new_op(PURPOSE_WHO_LIST, index, now), directory), now);
+}
+
+/*
+ * Work through the machines that changed. Stops at the cap of requests in
+ * flight; what is left over stays on the list.
+ */
+static void
+send_wanted(void)
+{
+	int			done = 0;
+
+	/* nothing is handed to the library while it is not connected: it would
+	 * queue it, and send it who knows when */
+	while (worker.connected && done < worker.ntodo && worker.in_flight < MAX_IN_FLIGHT &&
+		   zkl_client_is_connected(worker.client))
+	{
+		int			index = worker.todo[done++];
+		Slot	   *slot = &worker.slots[index];
+		ZklTime		now = zkl_now();
+		uint32		wanted;
+		uint32		fate = pg_atomic_read_u32(&zkl_shared->entries[index].fate);
+
+		slot->in_todo = false;
+		if ((fate & (ZKL_FATE_ASKED | ZKL_FATE_ANSWERED)) == ZKL_FATE_ASKED)
+			send_who(index, now);
+		if (!slot->active)
+			continue;
+		wanted = zkl_queue_wanted(&slot->queue);
+		for (uint32 bit = 1; bit <= ZKL_OP_LAST; bit <<= 1)
+		{
+			if ((wanted & bit) == 0)
+				continue;
+			if (!send_op(index, bit, now))
+				break;
+			zkl_queue_sent(&slot->queue, bit);
+		}
+	}
+
+	memmove(worker.todo, worker.todo + done, (worker.ntodo - done) * sizeof(int));
+	worker.ntodo -= done;
+}
+
+/* ------------------------------------------------------------------------
+ * The ZooKeeper session
+ * ------------------------------------------------------------------------
+ */
+
+static void
+remember_session(int64 session)
+{
+	/* an entry of 0 while the rest changes: a torn one would be refused as a
+	 * wrong password, which is safe but loses the locks */
+	zkl_survivor->session = 0;
+	pg_write_barrier();
+	if (session == 0)
+		return;
+	zkl_client_password(worker.client, zkl_survivor->password);
+	zkl_survivor->timeout = worker.lease.timeout;
+	zkl_survivor->incarnation = zkl_shared->incarnation;
+	pg_write_barrier();
+	zkl_survivor->session = session;
+}
+
+static void
+close_client(void)
+{
+	if (worker.client == NULL)
+		return;
+	zkl_client_close(worker.client);
+	worker.client = NULL;
+	worker.connected = false;
+	worker.in_flight = 0;
+}
+
+/*
+ * The ZooKeeper session is over: first the deadline, so that nobody believes
+ * any more, then each lock, then start anew.
+ */
+static void
+end_zookeeper_session(const char *why)
+{
+	uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
+	uint32		generation = (zkl_word_generation(word) + 1) & 0xFFF;
+	int64		session = worker.session;
+
+	pg_atomic_write_u64(&zkl_shared->lease, (uint64) generation << 12);
+	zkl_lease_end(&worker.lease);
+	remember_session(0);
+	worker.session = 0;
+	worker.member_known = false;
+	worker.lapse_logged = false;
+	worker.held_back_sent = 0;
+
+	ereport(LOG,
+			(errmsg("zklock: ZooKeeper session 0x%" INT64_MODIFIER "x ended, %d held locks are lost",
+					session, count_held()),
+			 errdetail("%s", why)));
+
+	for (int i = 0; i < zkl_shared->nentries; i++)
+	{
+		Slot	   *slot = &worker.slots[i];
+
+		if (!slot->active)
+			continue;
+		slot->serial++;
+		zkl_queue_session_gone(&slot->queue);
+		publish(i);
+	}
+	close_client();
+	zkl_trouble_write(why);
+	worker.retry_at = zkl_now();
+}
+
+static void
+on_connected(ZklTime now)
+{
+	int64		session = zkl_client_session(worker.client);
+	ZklTime		timeout = ZKL_MS(zkl_client_timeout(worker.client));
+
+	if (worker.clearing)
+	{
+		/* ours of before a crash: its locks belong to nobody any more */
+		ereport(LOG,
+				(errmsg("zklock: closing ZooKeeper session 0x%" INT64_MODIFIER "x of before the crash",
+						session)));
+		close_client();
+		remember_session(0);
+		worker.clearing = false;
+		worker.retry_at = now;
+		return;
+	}
+
+	/* a server that silently replaces a session must not keep our locks */
+	if (worker.session != 0 && session != worker.session)
+	{
+		end_zookeeper_session("The server answered with another ZooKeeper session.");
+		return;
+	}
+
+	worker.connection++;
+	worker.connected = true;
+	worker.silent_since = now;
+	worker.held_back_sent = 0;
+
+	if (worker.session == 0)
+	{
+		worker.session = session;
+		zkl_lease_start(&worker.lease, timeout, ZKL_MS(zkl_server_tick_time));
+		remember_session(session);
+		snprintf(worker.member_path, sizeof(worker.member_path), "%s/.zklock/%s-%016" INT64_MODIFIER "x",
+				 zkl_root, zkl_server_name, session);
+		worker.member_known = false;
+		ereport(LOG,
+				(errmsg("zklock: ZooKeeper session 0x%" INT64_MODIFIER "x, timeout %d ms",
+						session, zkl_client_timeout(worker.client)),
+				 timeout != ZKL_MS(zkl_session_timeout) ?
+				 errdetail("The servers' limits changed the timeout of %d ms that zklock.session_timeout asks for.",
+						   zkl_session_timeout) : 0));
+	}
+	else
+	{
+		ereport(LOG,
+				(errmsg("zklock: connected again, ZooKeeper session 0x%" INT64_MODIFIER "x is kept",
+						session)));
+		zkl_lease_reconnected(&worker.lease, timeout, worker.handshake_bound);
+		publish_lease(now);
+		zkl_survivor->timeout = timeout;
+	}
+
+	for (int i = 0; i < zkl_shared->nentries; i++)
+	{
+		if (!worker.slots[i].active)
+			continue;
+		zkl_queue_connected(&worker.slots[i].queue, worker.connection, worker.session);
+		publish(i);
+	}
+
+	/* first of all a write: reads behind it cannot be older than it is, also
+	 * where this server lags behind the one that we were connected to */
+	send_heartbeat(now);
+}
+
+static void
+on_disconnected(ZklTime now)
+{
+	if (!worker.connected)
+		return;
+	worker.connected = false;
+	worker.disconnected_at = now;
+	worker.last_kick = now;
+	worker.handshake_bound = worker.acked_sent;
+	for (int i = 0; i < zkl_shared->nentries; i++)
+		if (worker.slots[i].active)
+			zkl_queue_disconnected(&worker.slots[i].queue);
+}
+
+static void
+on_session_event(ZklSessionEvent event, ZklTime now)
+{
+	switch (event)
+	{
+		case ZKL_EVENT_CONNECTED:
+			on_connected(now);
+			break;
+		case ZKL_EVENT_DISCONNECTED:
+			on_disconnected(now);
+			break;
+		case ZKL_EVENT_EXPIRED:
+			if (worker.clearing)
+			{
+				close_client();
+				remember_session(0);
+				worker.clearing = false;
+				worker.retry_at = now;
+			}
+			else
+				end_zookeeper_session("ZooKeeper has expired it.");
+			break;
+		case ZKL_EVENT_AUTH_FAILED:
+			end_zookeeper_session("ZooKeeper does not accept the credentials in zklock.credentials_file.");
+			worker.retry_at = now + RETRY_PERIOD;
+			break;
+	}
+}
+
+/*
+ * One line of the credentials file, "user:password". Returns false, with the
+ * trouble written down, when there should be one and it cannot be had.
+ */
+static bool
+read_credentials(char line[256])
+{
+	FILE	   *file;
+	struct stat status;
+	const char *wrong = NULL;
+
+	line[0] = '\0';
+	if (zkl_credentials_file[0] == '\0')
+		return true;
+	file = AllocateFile(zkl_credentials_file, "r");
+	if (file == NULL)
+		wrong = "could not be opened";
+	else
+	{
+		if (fstat(fileno(file), &status) != 0 || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+			wrong = "is accessible by others; its permissions should be 0600 or less";
+		else if (fgets(line, 256, file) == NULL || strchr(line, ':') == NULL)
+			wrong = "does not hold a line of the form user:password";
+		FreeFile(file);
+	}
+	if (wrong != NULL)
+	{
+		char		text[ZKL_TROUBLE_SIZE];
+
+		snprintf(text, sizeof(text), "zklock.credentials_file %s", wrong);
+		zkl_trouble_write(text);
+		ereport(LOG,
+				(errmsg("zklock: zklock.credentials_file \"%s\" %s",
+						zkl_credentials_file, wrong)));
+		return false;
+	}
+	line[strcspn(line, "\r\n")] = '\0';
+	return true;
+}
+
+static void
+open_client(const char *addresses, ZklTime now)
+{
+	char		credentials[256];
+
+	worker.retry_at = now + RETRY_PERIOD;
+	if (!read_credentials(credentials))
+		return;
+	worker.clearing = zkl_survivor->session != 0 &&
+		zkl_survivor->incarnation != zkl_shared->incarnation;
+	worker.client = zkl_client_open(addresses, zkl_session_timeout, zkl_survivor->session,
+									zkl_survivor->password);
+	worker.handshake_bound = now;
+	worker.disconnected_at = now;
+	worker.last_kick = now;
+	if (worker.client == NULL)
+	{
+		zkl_trouble_write("the ZooKeeper client library could not be started");
+		ereport(LOG,
+				(errmsg("zklock: could not start the ZooKeeper client library: %m")));
+	}
+	else if (credentials[0] != '\0')
+		(void) account(zkl_client_add_digest(worker.client, credentials), now);
+	explicit_bzero(credentials, sizeof(credentials));
+}
+
+/* Get from no client to one: resolve, open, each in its time. */
+static void
+advance_connection(ZklTime now)
+{
+	const char *addresses;
+	const char *error;
+
+	if (worker.client != NULL)
+	{
+		if (worker.connected)
+			return;
+		/* the handshake of the next connection has not been sent yet */
+		if (!zkl_client_may_have_shaken_hands(worker.client))
+			worker.handshake_bound = now;
+		return;
+	}
+	if (worker.resolution == NULL)
+	{
+		if (now < worker.retry_at)
+			return;
+		worker.resolution = zkl_resolve_start(zkl_hosts);
+		worker.retry_at = now + RETRY_PERIOD;
+		if (worker.resolution == NULL)
+			return;
+	}
+	if (!zkl_resolve_done(worker.resolution, &addresses, &error))
+		return;
+	if (addresses != NULL)
+		open_client(addresses, now);
+	else
+	{
+		zkl_trouble_write(error);
+		ereport(DEBUG1, (errmsg_internal("zklock: %s", error)));
+		worker.retry_at = now + RETRY_PERIOD;
+	}
+	zkl_resolve_free(worker.resolution);
+	worker.resolution = NULL;
+}
+
+/*
+ * A server that swallows everything: the library would notice after two thirds
+ * of T, and the lease may be gone by then. So does a server that does not
+ * answer the handshake. Cut, and it goes on to the next server.
+ */
+static void
+watch_for_black_hole(ZklTime now)
+{
+	ZklTime		timeout = worker.lease.timeout != 0 ? worker.lease.timeout :
+		ZKL_MS(zkl_session_timeout);
+	ZklTime		patience = zkl_lease_stall(timeout);
+	ZklTime		since = worker.connected ? worker.silent_since : worker.disconnected_at;
+
+	if (worker.client == NULL || (worker.connected && worker.in_flight == 0))
+		return;
+	if (now - since < patience || now - worker.last_kick < patience)
+		return;
+	worker.last_kick = now;
+	if (worker.connected)
+		ereport(LOG,
+				(errmsg("zklock: no answer from ZooKeeper for %ld ms, trying the next server",
+						(long) ((now - since) / 1000))));
+	zkl_client_kick();
+}
+
+/* ------------------------------------------------------------------------
+ * Receiving
+ * ------------------------------------------------------------------------
+ */
+
+static void
+on_member_reply(ZklOp *op, ZklTime now)
+{
+	switch (op->purpose)
+	{
+		case PURPOSE_ROOT:
+			if (op->rc == ZKL_RC_NONODE)
+				zkl_trouble_write("a parent of zklock.root does not exist in ZooKeeper; if zklock.hosts ends in a chroot, create that node first");
+			else if (op->rc == ZKL_RC_NOAUTH)
+				zkl_trouble_write("ZooKeeper does not permit to create zklock.root: not authenticated");
+			else if (op->rc == ZKL_RC_QUOTAEXCEEDED)
+				zkl_trouble_write("ZooKeeper does not permit to create zklock.root: quota exceeded");
+			break;
+
+		case PURPOSE_MEMBER:
+			if (op->rc == ZKL_RC_OK || op->rc == ZKL_RC_NODEEXISTS)
+				worker.member_known = true;
+			if (op->rc == ZKL_RC_OK)
+				lease_acked(op->sent, now);
+			else if (op->rc == ZKL_RC_NODEEXISTS)
+				worker.next_heartbeat = now;	/* a lost reply: write to it */
+			else if (op->rc == ZKL_RC_NOAUTH)
+				zkl_trouble_write("ZooKeeper does not permit to create a node below zklock.root: not authenticated");
+			break;
+
+		case PURPOSE_HEARTBEAT:
+			if (op->rc == ZKL_RC_OK)
+				lease_acked(op->sent, now);
+			else if (op->rc == ZKL_RC_NONODE)
+			{
+				worker.member_known = false;
+				worker.next_heartbeat = now;
+			}
+			else if (op->rc == ZKL_RC_NOAUTH)
+				zkl_trouble_write("ZooKeeper does not permit to write our member node: not authenticated");
+			break;
+	}
+}
+
+static void
+on_who_reply(ZklOp *op, ZklTime now)
+{
+	ZklEntry   *entry = &zkl_shared->entries[op->slot];
+	char		path[ZKL_PATH_SIZE];
+
+	if (op->serial != worker.slots[op->slot].serial)
+		return;
+	memset(&entry->holder, 0, sizeof(entry->holder));
+	entry->holder_token = 0;
+	if (op->purpose == PURPOSE_WHO_LIST && op->rc == ZKL_RC_OK && op->listing.first[0] != '\0' &&
+		worker.connected)
+	{
+		zkl_node_path(path, zkl_root, entry->name, op->listing.first);
+		(void) account(zkl_send_get(new_op(PURPOSE_WHO_GET, op->slot, now), path, false), now);
+		return;
+	}
+	if (op->purpose == PURPOSE_WHO_GET && op->rc == ZKL_RC_OK)
+	{
+		zkl_nodedata_read(op->text, op->len, &entry->holder);
+		entry->holder_token = op->czxid;
+	}
+	else if (op->rc != ZKL_RC_NONODE)
+		return;
+	pg_write_barrier();
+	pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ANSWERED);
+	wake_owner(entry);
+}
+
+static void
+on_queue_reply(ZklOp *op)
+{
+	Slot	   *slot = &worker.slots[op->slot];
+	ZklQueue   *queue = &slot->queue;
+
+	if (!slot->active || op->serial != slot->serial)
+		return;
+	switch (op->purpose)
+	{
+		case PURPOSE_PARENT:
+			if (op->rc != ZKL_RC_OK && op->rc != ZKL_RC_NODEEXISTS && slot->parent_rc == ZKL_RC_OK)
+				slot->parent_rc = op->rc;
+			return;
+		case ZKL_OP_MKDIRS:
+			zkl_queue_made_dirs(queue, slot->parent_rc != ZKL_RC_OK ? slot->parent_rc : op->rc);
+			break;
+		case ZKL_OP_CREATE:
+			zkl_queue_created(queue, op->rc, op->text, op->czxid, op->owner);
+			break;
+		case ZKL_OP_PROBE:
+			if (op->rc == ZKL_RC_NONODE)
+				worker.member_known = false;
+			zkl_queue_probed(queue, op->rc, op->connection);
+			break;
+		case ZKL_OP_LIST:
+			zkl_queue_listed(queue, op->rc, op->connection, &op->listing);
+			break;
+		case ZKL_OP_OWN:
+			zkl_queue_own(queue, op->rc, op->connection, op->czxid, op->owner);
+			break;
+		case ZKL_OP_PRED:
+			zkl_queue_pred(queue, op->rc, op->connection);
+			break;
+		case ZKL_OP_DELETE:
+			zkl_queue_deleted(queue, op->rc);
+			break;
+	}
+	publish(op->slot);
+}
+
+static void
+on_node_gone(const char *path)
+{
+	uint64		hash = path_hash(path);
+
+	for (int i = 0; i < zkl_shared->nentries; i++)
+	{
+		Slot	   *slot = &worker.slots[i];
+		char		own[ZKL_PATH_SIZE];
+
+		if (slot->own_hash != hash && slot->pred_hash != hash)
+			continue;
+		if (slot->own_hash == hash)
+		{
+			zkl_node_path(own, zkl_root, zkl_shared->entries[i].name, slot->queue.node);
+			if (strcmp(own, path) == 0)
+				zkl_queue_own_gone(&slot->queue);
+		}
+		else
+		{
+			zkl_node_path(own, zkl_root, zkl_shared->entries[i].name, slot->queue.pred);
+			if (strcmp(own, path) == 0)
+				zkl_queue_pred_gone(&slot->queue);
+		}
+		publish(i);
+	}
+}
+
+static void
+handle(ZklOp *op)
+{
+	ZklTime		now = zkl_now();
+
+	switch (op->kind)
+	{
+		case ZKL_KIND_SESSION:
+			on_session_event(op->event, now);
+			return;
+		case ZKL_KIND_WATCH_GONE:
+			worker.silent_since = now;
+			on_node_gone(op->text);
+			return;
+		case ZKL_KIND_WATCH_OTHER:
+			return;
+		default:
+			break;
+	}
+
+	worker.in_flight--;
+	if (op->rc != ZKL_RC_CONNECTIONLOSS && op->rc != ZKL_RC_OPERATIONTIMEOUT)
+	{
+		worker.silent_since = now;
+		worker.acked_sent = Max(worker.acked_sent, op->sent);
+	}
+
+	if (op->kind == ZKL_KIND_AUTH)
+		return;					/* a refusal comes as a session event */
+	if (op->purpose == PURPOSE_WHO_LIST || op->purpose == PURPOSE_WHO_GET)
+		on_who_reply(op, now);
+	else if (op->slot >= 0)
+		on_queue_reply(op);
+	else
+		on_member_reply(op, now);
+
+	/* the last of the held nodes was seen: what was held back counts now */
+	if (worker.nrecheck == 0 && worker.held_back_sent != 0)
+	{
+		ZklTime		sent = worker.held_back_sent;
+
+		worker.held_back_sent = 0;
+		if (zkl_lease_acked(&worker.lease, sent, worker.held_back_at))
+			publish_lease(now);
+	}
+}
+
+static void
+receive(void)
+{
+	ZklOp	   *op;
+
+	while (worker.client != NULL && (op = zkl_client_next(worker.client)) != NULL)
+	{
+		/* a session event may close the client; the op is ours by then */
+		handle(op);
+		zkl_op_free(op);
+	}
+}
+
+static void
+answer_doorbell(void)
+{
+	pg_atomic_uint64 *words = zkl_doorbell_words();
+
+	for (int i = 0; i < zkl_doorbell_count(); i++)
+	{
+		uint64		bits;
+
+		if (pg_atomic_read_u64(&words[i]) == 0)
+			continue;
+		bits = pg_atomic_exchange_u64(&words[i], 0);
+		for (int j = 0; bits != 0; j++, bits >>= 1)
+			if (bits & 1)
+				look_at_entry(i * 64 + j);
+	}
+}
+
+/* ------------------------------------------------------------------------
+ * Main loop
+ * ------------------------------------------------------------------------
+ */
+
+/* The library's own words: errors tell what is wrong with the connection. */
+static void
+relay_log_lines(void)
+{
+	char		line[256];
+	char		severity;
+
+	while (zkl_client_log_line(line, sizeof(line), &severity))
+	{
+		if (severity == 'E' && !worker.connected && worker.session == 0)
+			zkl_trouble_write(line);
+		if (severity != 'E')
+			ereport(DEBUG1, (errmsg_internal("zklock: client library: %s", line)));
+		else if (worker.log_budget > 0)
+		{
+			worker.log_budget--;
+			ereport(LOG, (errmsg("zklock: client library: %s", line)));
+		}
+		else
+			worker.log_suppressed++;
+	}
+}
+
+static void
+tick(ZklTime now)
+{
+	bool		relist = now >= worker.next_relist;
+
+	if (now < worker.next_tick)
+		return;
+	worker.next_tick = now + TICK_PERIOD;
+	if (relist)
+	{
+		worker.next_relist = now + RELIST_PERIOD;
+		if (worker.log_suppressed > 0)
+			ereport(LOG,
+					(errmsg("zklock: client library: %d more lines not shown",
+							worker.log_suppressed)));
+		worker.log_suppressed = 0;
+		worker.log_budget = LOG_LINES_PER_TICK;
+	}
+	for (int i = 0; i < zkl_shared->nentries; i++)
+	{
+		if (!worker.slots[i].active)
+			continue;
+		zkl_queue_tick(&worker.slots[i].queue, relist);
+		mark(i);
+	}
+}
+
+/* How long may the main loop sleep? */
+static long
+wait_ms(ZklTime now)
+{
+	ZklTime		until = worker.next_tick;
+
+	if (worker.connected)
+		until = Min(until, worker.next_heartbeat);
+	if (worker.lease.deadline > now)
+		until = Min(until, worker.lease.deadline);
+	if (worker.connected && worker.in_flight > 0)
+		until = Min(until, worker.silent_since + zkl_lease_stall(worker.lease.timeout));
+	if (!worker.connected || (worker.ntodo > 0 && worker.in_flight < MAX_IN_FLIGHT))
+		until = Min(until, now + DISCONNECTED_POLL);
+	return until <= now ? 0 : (long) ((until - now + 999) / 1000);
+}
+
+/* Is the server stopping, or only this worker? The postmaster writes it down
+ * before it tells anybody. */
+static bool
+server_is_stopping(void)
+{
+	FILE	   *file = AllocateFile("postmaster.pid", "r");
+	char		line[MAXPGPATH];
+	bool		stopping = false;
+
+	if (file == NULL)
+		return false;
+	for (int i = 1; fgets(line, sizeof(line), file) != NULL; i++)
+		if (i == LOCK_FILE_LINE_PM_STATUS)
+			stopping = strncmp(line, PM_STATUS_STOPPING, 8) == 0;
+	FreeFile(file);
+	return stopping;
+}
+
+/* Has every owner let go? Then nobody can be in the middle of a commit. */
+static bool
+all_let_go(void)
+{
+	for (int i = 0; i < zkl_shared->nentries; i++)
+	{
+		ZklEntry   *entry = &zkl_shared->entries[i];
+
+		if (pg_atomic_read_u32(&entry->phase) != ZKL_PHASE_FREE &&
+			(pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LET_GO) == 0)
+			return false;
+	}
+	return true;
+}
+
+static void
+clear_worker(int code, Datum arg)
+{
+	pg_atomic_write_u32(&zkl_shared->worker_procno, PG_UINT32_MAX);
+	pg_atomic_write_u32(&zkl_shared->worker_pid, 0);
+}
+
+static void
+reload(void)
+{
+	char	   *old_hosts = pstrdup(zkl_hosts);
+
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
+	worker.lease.tick = ZKL_MS(zkl_server_tick_time);
+	if (strcmp(old_hosts, zkl_hosts) != 0)
+	{
+		ereport(LOG,
+				(errmsg("zklock: zklock.hosts changed, restarting the worker with the same ZooKeeper session")));
+		proc_exit(1);
+	}
+	pfree(old_hosts);
+}
+
+static void
+initialise(void)
+{
+	worker.slots = MemoryContextAllocZero(TopMemoryContext,
+										  zkl_shared->nentries * sizeof(Slot));
+	worker.todo = MemoryContextAlloc(TopMemoryContext, zkl_shared->nentries * sizeof(int));
+	worker.log_budget = LOG_LINES_PER_TICK;
+	worker.wait_event = WaitEventExtensionNew("ZklockWorkerMain");
+
+	if (zkl_client_eventfd() < 0)
+		ereport(ERROR,
+				(errcode_for_socket_access(),
+				 errmsg("could not create an eventfd: %m")));
+	/* the eventfd, and the library's socket and pipe */
+	for (int i = 0; i < 4; i++)
+		ReserveExternalFD();
+
+	worker.wait_set = CreateWaitEventSet(ZKL_WAIT_SET_OWNER, 3);
+	AddWaitEventToSet(worker.wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+	AddWaitEventToSet(worker.wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+	AddWaitEventToSet(worker.wait_set, WL_SOCKET_READABLE, zkl_client_eventfd(), NULL, NULL);
+
+	/* an earlier worker's ZooKeeper session, if it was of this incarnation */
+	if (zkl_survivor->session != 0 && zkl_survivor->incarnation == zkl_shared->incarnation)
+	{
+		worker.session = zkl_survivor->session;
+		zkl_lease_start(&worker.lease, zkl_survivor->timeout, ZKL_MS(zkl_server_tick_time));
+		worker.lease.deadline = zkl_word_deadline(pg_atomic_read_u64(&zkl_shared->lease));
+		worker.member_known = true;
+		snprintf(worker.member_path, sizeof(worker.member_path), "%s/.zklock/%s-%016" INT64_MODIFIER "x",
+				 zkl_root, zkl_server_name, worker.session);
+	}
+	adopt_entries();
+}
+
+void
+zklock_worker_main(Datum main_arg)
+{
+	WaitEvent	event;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, on_sigterm);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	pgstat_report_appname("zklock worker");
+
+	on_shmem_exit(clear_worker, (Datum) 0);
+	pg_atomic_write_u32(&zkl_shared->worker_pid, MyProcPid);
+	pg_atomic_write_u32(&zkl_shared->worker_procno, MyProcNumber);
+	initialise();
+	ereport(LOG, (errmsg("zklock: worker started, server name \"%s\"", zkl_server_name)));
+
+	for (;;)
+	{
+		ZklTime		now;
+
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+			reload();
+		if (got_sigterm)
+		{
+			if (!server_is_stopping())
+				ereport(FATAL,
+						(errcode(ERRCODE_ADMIN_SHUTDOWN),
+						 errmsg("terminating zklock worker due to administrator command"),
+						 errdetail("The ZooKeeper session and the locks are kept for the next worker.")));
+			if (all_let_go())
+			{
+				close_client();
+				proc_exit(1);
+			}
+		}
+
+		receive();
+		answer_doorbell();
+		now = zkl_now();
+		advance_connection(now);
+		watch_for_lapse(now);
+		watch_for_black_hole(now);
+		if (worker.connected && now >= worker.next_heartbeat)
+			send_heartbeat(now);
+		tick(now);
+		send_wanted();
+		relay_log_lines();
+
+		if (worker.requests > MAX_REQUESTS)
+		{
+			ereport(LOG,
+					(errmsg("zklock: restarting the worker before the client library's request numbers run out")));
+			proc_exit(1);
+		}
+
+		/* a backend that lets go while the server stops rings the doorbell, but
+		 * one that never held anything does not: look again soon */
+		WaitEventSetWait(worker.wait_set, got_sigterm ? Min(wait_ms(now), 50) : wait_ms(now),
+						 &event, 1, worker.wait_event);
+	}
+}

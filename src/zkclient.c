@@ -1,0 +1,588 @@
+/*-------------------------------------------------------------------------
+ *
+ * zkclient.c
+ *	  The ZooKeeper client library, behind a door.
+ *
+ * See zkclient.h. What the library forbids, learnt the hard way by others, is
+ * kept here: all signals are blocked around zookeeper_init (its threads inherit
+ * the mask, and an unblocked thread swallows PostgreSQL's latch wake-ups), the
+ * resolution delay is off (else each request pays a getaddrinfo, and a failing
+ * resolver stops a healthy connection), one watcher function and one context
+ * serve everything (session events go to each distinct pair, in quadratic
+ * time), and debug logging is never on (use after free before 3.9.3).
+ *
+ * Copyright (c) 2026, zklock developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "zkclient.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <zookeeper/zookeeper.h>
+
+_Static_assert(ZKL_RC_OK == ZOK && ZKL_RC_CONNECTIONLOSS == ZCONNECTIONLOSS &&
+			   ZKL_RC_OPERATIONTIMEOUT == ZOPERATIONTIMEOUT &&
+			   ZKL_RC_INVALIDSTATE == ZINVALIDSTATE && ZKL_RC_NONODE == ZNONODE &&
+			   ZKL_RC_NOAUTH == ZNOAUTH && ZKL_RC_NODEEXISTS == ZNODEEXISTS &&
+			   ZKL_RC_SESSIONEXPIRED == ZSESSIONEXPIRED &&
+			   ZKL_RC_INVALIDACL == ZINVALIDACL && ZKL_RC_AUTHFAILED == ZAUTHFAILED &&
+			   ZKL_RC_CLOSING == ZCLOSING && ZKL_RC_SESSIONMOVED == ZSESSIONMOVED &&
+			   ZKL_RC_NOTREADONLY == ZNOTREADONLY &&
+			   ZKL_RC_LOCALSESSION == ZEPHEMERALONLOCALSESSION &&
+			   ZKL_RC_THROTTLED == ZTHROTTLEDOP,
+			   "result codes differ from the library's");
+
+struct ZklClient
+{
+	zhandle_t  *zh;
+
+	/* protects everything below */
+	pthread_mutex_t mutex;
+	ZklOp		waiting;		/* ring head: sent, no reply yet */
+	ZklOp		arrived;		/* ring head: for zkl_client_next() */
+};
+
+/*
+ * One eventfd for the life of the process, shared by the clients that follow
+ * each other, so that the main loop's wait set need not change with them.
+ */
+static int	wakeup_fd = -1;
+
+/* The library's log, which has no context argument: the latest lines. */
+#define LOG_LINES	32
+#define LOG_WIDTH	256
+
+static pthread_mutex_t log_mutex = PTHREAD_MUTEX_INITIALIZER;
+static char log_lines[LOG_LINES][LOG_WIDTH];
+static unsigned log_head,
+			log_count;
+
+static void
+ring_init(ZklOp *head)
+{
+	head->next = head->previous = head;
+}
+
+static void
+ring_remove(ZklOp *op)
+{
+	op->previous->next = op->next;
+	op->next->previous = op->previous;
+	op->next = op->previous = op;
+}
+
+static void
+ring_append(ZklOp *head, ZklOp *op)
+{
+	op->previous = head->previous;
+	op->next = head;
+	head->previous->next = op;
+	head->previous = op;
+}
+
+static void
+wake_main_thread(void)
+{
+	uint64_t	one = 1;
+	ssize_t		rc;
+
+	do
+		rc = write(wakeup_fd, &one, sizeof(one));
+	while (rc < 0 && errno == EINTR);
+}
+
+/* From a library thread: the op, complete, goes to the main thread. */
+static void
+deliver(ZklOp *op)
+{
+	ZklClient  *client = op->client;
+	bool		was_empty;
+
+	pthread_mutex_lock(&client->mutex);
+	ring_remove(op);
+	was_empty = client->arrived.next == &client->arrived;
+	ring_append(&client->arrived, op);
+	pthread_mutex_unlock(&client->mutex);
+	if (was_empty)
+		wake_main_thread();
+}
+
+static void
+copy_stat(ZklOp *op, const struct Stat *stat)
+{
+	if (stat == NULL)
+		return;
+	op->czxid = stat->czxid;
+	op->owner = stat->ephemeralOwner;
+	op->ctime = stat->ctime;
+}
+
+static void
+on_created(int rc, const char *path, const struct Stat *stat, const void *data)
+{
+	ZklOp	   *op = (ZklOp *) data;
+
+	op->rc = rc;
+	if (rc == ZOK && path != NULL)
+	{
+		const char *slash = strrchr(path, '/');
+
+		strncpy(op->text, slash ? slash + 1 : path, sizeof(op->text) - 1);
+		copy_stat(op, stat);
+	}
+	deliver(op);
+}
+
+static void
+on_created_container(int rc, const char *path, const void *data)
+{
+	on_created(rc, path, NULL, data);
+}
+
+static void
+on_children(int rc, const struct String_vector *children, const void *data)
+{
+	ZklOp	   *op = (ZklOp *) data;
+
+	op->rc = rc;
+	if (rc == ZOK && children != NULL)
+		zkl_listing_read(&op->listing, children->data, children->count);
+	deliver(op);
+}
+
+static void
+on_stat(int rc, const struct Stat *stat, const void *data)
+{
+	ZklOp	   *op = (ZklOp *) data;
+
+	op->rc = rc;
+	if (rc == ZOK)
+		copy_stat(op, stat);
+	deliver(op);
+}
+
+static void
+on_data(int rc, const char *value, int len, const struct Stat *stat, const void *data)
+{
+	ZklOp	   *op = (ZklOp *) data;
+
+	op->rc = rc;
+	if (rc == ZOK)
+	{
+		copy_stat(op, stat);
+		if (value != NULL && len > 0)
+		{
+			op->len = len < (int) sizeof(op->text) ? len : (int) sizeof(op->text);
+			memcpy(op->text, value, op->len);
+		}
+	}
+	deliver(op);
+}
+
+static void
+on_void(int rc, const void *data)
+{
+	ZklOp	   *op = (ZklOp *) data;
+
+	op->rc = rc;
+	deliver(op);
+}
+
+/*
+ * Session events and watches. A record that cannot be allocated would be an
+ * event that nobody hears of; the main thread's own clock and its re-listing
+ * cover that too, so there is nothing better to do than to drop it.
+ */
+static void
+on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
+{
+	ZklClient  *client = context;
+	ZklOp	   *op;
+
+	(void) zh;
+	if (type == ZOO_NOTWATCHING_EVENT || (op = zkl_op_new(client)) == NULL)
+		return;
+
+	if (type == ZOO_SESSION_EVENT)
+	{
+		op->kind = ZKL_KIND_SESSION;
+		if (state == ZOO_CONNECTED_STATE)
+			op->event = ZKL_EVENT_CONNECTED;
+		else if (state == ZOO_EXPIRED_SESSION_STATE)
+			op->event = ZKL_EVENT_EXPIRED;
+		else if (state == ZOO_AUTH_FAILED_STATE)
+			op->event = ZKL_EVENT_AUTH_FAILED;
+		else
+			op->event = ZKL_EVENT_DISCONNECTED;
+	}
+	else
+	{
+		op->kind = type == ZOO_DELETED_EVENT ? ZKL_KIND_WATCH_GONE : ZKL_KIND_WATCH_OTHER;
+		strncpy(op->text, path, sizeof(op->text) - 1);
+	}
+	deliver(op);
+}
+
+static void
+on_log(const char *message)
+{
+	pthread_mutex_lock(&log_mutex);
+	strncpy(log_lines[(log_head + log_count) % LOG_LINES], message, LOG_WIDTH - 1);
+	if (log_count < LOG_LINES)
+		log_count++;
+	else
+		log_head = (log_head + 1) % LOG_LINES;
+	pthread_mutex_unlock(&log_mutex);
+}
+
+bool
+zkl_client_log_line(char *buf, size_t size, char *severity)
+{
+	char		line[LOG_WIDTH];
+	const char *text;
+	size_t		len;
+
+	pthread_mutex_lock(&log_mutex);
+	if (log_count == 0)
+	{
+		pthread_mutex_unlock(&log_mutex);
+		return false;
+	}
+	memcpy(line, log_lines[log_head], LOG_WIDTH);
+	log_head = (log_head + 1) % LOG_LINES;
+	log_count--;
+	pthread_mutex_unlock(&log_mutex);
+
+	/* "time:pid(thread):ZOO_ERROR@function@line: text" */
+	text = strstr(line, ":ZOO_");
+	*severity = text != NULL ? text[5] : 'I';
+	if (text != NULL && (text = strstr(text + 5, ": ")) != NULL)
+		text += 2;
+	else
+		text = line;
+	strncpy(buf, text, size - 1);
+	buf[size - 1] = '\0';
+	len = strlen(buf);
+	while (len > 0 && (buf[len - 1] == '\n' || buf[len - 1] == '\r'))
+		buf[--len] = '\0';
+	return true;
+}
+
+int
+zkl_client_eventfd(void)
+{
+	if (wakeup_fd < 0)
+		wakeup_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return wakeup_fd;
+}
+
+ZklClient *
+zkl_client_open(const char *hosts, int timeout_ms, int64_t session,
+				const unsigned char password[ZKL_PASSWORD_SIZE])
+{
+	ZklClient  *client;
+	clientid_t	id;
+	sigset_t	all,
+				old;
+	int			save_errno;
+
+	if (zkl_client_eventfd() < 0 || (client = calloc(1, sizeof(*client))) == NULL)
+		return NULL;
+	pthread_mutex_init(&client->mutex, NULL);
+	ring_init(&client->waiting);
+	ring_init(&client->arrived);
+
+	memset(&id, 0, sizeof(id));
+	id.client_id = session;
+	if (session != 0)
+		memcpy(id.passwd, password, ZKL_PASSWORD_SIZE);
+	zoo_set_debug_level(ZOO_LOG_LEVEL_INFO);
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	/* 2: ZOO_NO_LOG_CLIENTENV, which spares getpwuid and the like */
+	client->zh = zookeeper_init2(hosts, on_watch, timeout_ms,
+								 session != 0 ? &id : NULL, client, 2, on_log);
+	save_errno = errno;
+	if (client->zh != NULL)
+		zoo_set_servers_resolution_delay(client->zh, -1);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+
+	if (client->zh == NULL)
+	{
+		pthread_mutex_destroy(&client->mutex);
+		free(client);
+		errno = save_errno;
+		return NULL;
+	}
+	return client;
+}
+
+static void
+free_ring(ZklOp *head)
+{
+	while (head->next != head)
+	{
+		ZklOp	   *op = head->next;
+
+		ring_remove(op);
+		free(op);
+	}
+}
+
+/* A thread that cuts the connection unless it is told within a second that
+ * this is not needed any more. */
+typedef struct Impatience
+{
+	pthread_mutex_t mutex;
+	pthread_cond_t cond;
+	bool		closed;
+} Impatience;
+
+static void *
+impatience_main(void *arg)
+{
+	Impatience *impatience = arg;
+	struct timespec limit;
+
+	clock_gettime(CLOCK_REALTIME, &limit);
+	limit.tv_sec += 1;
+	pthread_mutex_lock(&impatience->mutex);
+	while (!impatience->closed &&
+		   pthread_cond_timedwait(&impatience->cond, &impatience->mutex, &limit) == 0)
+		;
+	if (!impatience->closed)
+		zkl_client_kick();
+	pthread_mutex_unlock(&impatience->mutex);
+	return NULL;
+}
+
+void
+zkl_client_close(ZklClient *client)
+{
+	Impatience	impatience = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+	pthread_t	thread;
+	bool		have_thread;
+	sigset_t	all,
+				old;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	have_thread = pthread_create(&thread, NULL, impatience_main, &impatience) == 0;
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+
+	zookeeper_close(client->zh);
+
+	if (have_thread)
+	{
+		pthread_mutex_lock(&impatience.mutex);
+		impatience.closed = true;
+		pthread_cond_signal(&impatience.cond);
+		pthread_mutex_unlock(&impatience.mutex);
+		pthread_join(thread, NULL);
+	}
+
+	/* its threads are gone: what it did not answer, it never will */
+	free_ring(&client->waiting);
+	free_ring(&client->arrived);
+	pthread_mutex_destroy(&client->mutex);
+	free(client);
+}
+
+ZklOp *
+zkl_client_next(ZklClient *client)
+{
+	ZklOp	   *op = NULL;
+
+	pthread_mutex_lock(&client->mutex);
+	if (client->arrived.next != &client->arrived)
+	{
+		op = client->arrived.next;
+		ring_remove(op);
+	}
+	else
+	{
+		/* empty, and nobody can append now: the wake-up is consumed */
+		uint64_t	count;
+
+		(void) !read(wakeup_fd, &count, sizeof(count));
+	}
+	pthread_mutex_unlock(&client->mutex);
+	return op;
+}
+
+ZklOp *
+zkl_op_new(ZklClient *client)
+{
+	ZklOp	   *op = calloc(1, sizeof(ZklOp));
+
+	if (op != NULL)
+	{
+		op->client = client;
+		op->next = op->previous = op;
+	}
+	return op;
+}
+
+void
+zkl_op_free(ZklOp *op)
+{
+	free(op);
+}
+
+bool
+zkl_client_is_connected(ZklClient *client)
+{
+	return zoo_state(client->zh) == ZOO_CONNECTED_STATE;
+}
+
+bool
+zkl_client_may_have_shaken_hands(ZklClient *client)
+{
+	int			state = zoo_state(client->zh);
+
+	return state == ZOO_CONNECTED_STATE || state == ZOO_ASSOCIATING_STATE;
+}
+
+int64_t
+zkl_client_session(ZklClient *client)
+{
+	return zoo_client_id(client->zh)->client_id;
+}
+
+void
+zkl_client_password(ZklClient *client, unsigned char password[ZKL_PASSWORD_SIZE])
+{
+	memcpy(password, zoo_client_id(client->zh)->passwd, ZKL_PASSWORD_SIZE);
+}
+
+int
+zkl_client_timeout(ZklClient *client)
+{
+	return zoo_recv_timeout(client->zh);
+}
+
+/* Before the library can answer, the op must be where deliver() expects it. */
+static void
+enlist(ZklOp *op, ZklOpKind kind)
+{
+	op->kind = kind;
+	pthread_mutex_lock(&op->client->mutex);
+	ring_append(&op->client->waiting, op);
+	pthread_mutex_unlock(&op->client->mutex);
+}
+
+static bool
+sent(ZklOp *op, int rc)
+{
+	if (rc == ZOK)
+		return true;
+	pthread_mutex_lock(&op->client->mutex);
+	ring_remove(op);
+	pthread_mutex_unlock(&op->client->mutex);
+	free(op);
+	return false;
+}
+
+bool
+zkl_client_add_digest(ZklClient *client, const char *credentials)
+{
+	ZklOp	   *op = zkl_op_new(client);
+
+	if (op == NULL)
+		return false;
+	enlist(op, ZKL_KIND_AUTH);
+	return sent(op, zoo_add_auth(client->zh, "digest", credentials,
+								 (int) strlen(credentials), on_void, op));
+}
+
+bool
+zkl_send_create(ZklOp *op, const char *path, const char *data, int len,
+				int flags, bool creator_only)
+{
+	const struct ACL_vector *acl = creator_only ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
+	zhandle_t  *zh = op->client->zh;
+
+	enlist(op, ZKL_KIND_CREATE);
+	if (flags & ZKL_CREATE_CONTAINER)
+		return sent(op, zoo_acreate(zh, path, data, len, acl, ZOO_CONTAINER,
+									on_created_container, op));
+	return sent(op, zoo_acreate2(zh, path, data, len, acl,
+								 ((flags & ZKL_CREATE_EPHEMERAL) ? ZOO_EPHEMERAL : 0) |
+								 ((flags & ZKL_CREATE_SEQUENTIAL) ? ZOO_SEQUENCE : 0),
+								 on_created, op));
+}
+
+bool
+zkl_send_list(ZklOp *op, const char *path)
+{
+	enlist(op, ZKL_KIND_LIST);
+	return sent(op, zoo_aget_children(op->client->zh, path, 0, on_children, op));
+}
+
+bool
+zkl_send_get(ZklOp *op, const char *path, bool watch)
+{
+	enlist(op, ZKL_KIND_GET);
+	return sent(op, zoo_awget(op->client->zh, path, watch ? on_watch : NULL, op->client,
+							  on_data, op));
+}
+
+bool
+zkl_send_set(ZklOp *op, const char *path, const char *data, int len)
+{
+	enlist(op, ZKL_KIND_SET);
+	return sent(op, zoo_aset(op->client->zh, path, data, len, -1, on_stat, op));
+}
+
+bool
+zkl_send_delete(ZklOp *op, const char *path)
+{
+	enlist(op, ZKL_KIND_DELETE);
+	return sent(op, zoo_adelete(op->client->zh, path, -1, on_void, op));
+}
+
+/*
+ * The library does not tell its socket, and offers nothing else that makes it
+ * give a silent connection up. This process has no other TCP socket.
+ */
+void
+zkl_client_kick(void)
+{
+	DIR		   *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+
+	if (dir == NULL)
+		return;
+	while ((entry = readdir(dir)) != NULL)
+	{
+		int			fd = atoi(entry->d_name);
+		int			type;
+		struct sockaddr_storage address;
+		socklen_t	len = sizeof(type);
+
+		if (entry->d_name[0] == '.' ||
+			getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) != 0 || type != SOCK_STREAM)
+			continue;
+		len = sizeof(address);
+		if (getsockname(fd, (struct sockaddr *) &address, &len) == 0 &&
+			(address.ss_family == AF_INET || address.ss_family == AF_INET6))
+			shutdown(fd, SHUT_RDWR);
+	}
+	closedir(dir);
+}
+
+const char *
+zkl_rc_text(int rc)
+{
+	return zerror(rc);
+}

@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * zkclient.h
+ *	  The ZooKeeper client library, behind a door.
+ *
+ * zkclient.c is the only file that includes zookeeper.h, and it never includes
+ * postgres.h: the library's two threads run its callbacks, and no PostgreSQL
+ * function may be called there. A callback does one thing: it fills in the
+ * record of the request (or of the event), appends it to a list and wakes the
+ * main thread through an eventfd. All decisions are made by the main thread,
+ * which takes the records off the list.
+ *
+ * Everything is asynchronous. Every request is a ZklOp; the library may forget
+ * one (it does, when a session expires at the wrong moment), so the client
+ * keeps them all in a list of its own and frees what is left when it closes.
+ *
+ * Copyright (c) 2026, zklock developers
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKL_ZKCLIENT_H
+#define ZKL_ZKCLIENT_H
+
+#include "nodedata.h"
+#include "queue.h"
+
+#define ZKL_PASSWORD_SIZE	16	/* of a ZooKeeper session; the protocol's */
+
+typedef struct ZklClient ZklClient;
+
+typedef enum ZklOpKind
+{
+	ZKL_KIND_CREATE,			/* create2: node, czxid, owner come back */
+	ZKL_KIND_LIST,				/* children, read into "listing" */
+	ZKL_KIND_GET,				/* data, czxid, owner, ctime */
+	ZKL_KIND_SET,
+	ZKL_KIND_DELETE,
+	ZKL_KIND_AUTH,				/* outcome of the credentials */
+	ZKL_KIND_SESSION,			/* event: see "event" */
+	ZKL_KIND_WATCH_GONE,		/* event: the node at "path" was deleted */
+	ZKL_KIND_WATCH_OTHER		/* event: created or changed */
+} ZklOpKind;
+
+typedef enum ZklSessionEvent
+{
+	ZKL_EVENT_CONNECTED,
+	ZKL_EVENT_DISCONNECTED,
+	ZKL_EVENT_EXPIRED,
+	ZKL_EVENT_AUTH_FAILED
+} ZklSessionEvent;
+
+typedef struct ZklOp
+{
+	struct ZklOp *next;
+	struct ZklOp *previous;
+	ZklClient  *client;
+
+	ZklOpKind	kind;
+
+	/* the caller's, given back as they were */
+	int			purpose;
+	int			slot;
+	uint32_t	serial;
+	uint32_t	connection;
+	int64_t		sent;
+
+	/* the reply */
+	int			rc;				/* ZKL_RC_, or another of the library's */
+	ZklSessionEvent event;
+	int64_t		czxid;
+	int64_t		owner;			/* ephemeralOwner */
+	int64_t		ctime;			/* ms since 1970, the leader's clock */
+	ZklListing	listing;		/* LIST; uuid and mode are the caller's */
+	int			len;			/* GET: bytes in text */
+	char		text[ZKL_PATH_SIZE];	/* CREATE: the node's name. GET: data,
+										 * cut. WATCH_*: its path. */
+} ZklOp;
+
+/*
+ * Connect to "hosts" (numeric addresses, comma-separated, with /chroot), as
+ * the given ZooKeeper session or, with session 0, as a new one. Returns NULL
+ * with errno when the library refuses. Signals stay blocked in its threads.
+ */
+extern ZklClient *zkl_client_open(const char *hosts, int timeout_ms, int64_t session,
+								  const unsigned char password[ZKL_PASSWORD_SIZE]);
+
+/* Close: ends the ZooKeeper session if connected. A frozen server gets a second
+ * to say goodbye, then the connection is cut. Pending records are freed. */
+extern void zkl_client_close(ZklClient *client);
+
+/* Becomes readable when there is something for zkl_client_next(). */
+extern int	zkl_client_eventfd(void);
+
+/* The next reply or event, or NULL; free it with zkl_op_free(). */
+extern ZklOp *zkl_client_next(ZklClient *client);
+extern void zkl_op_free(ZklOp *op);
+
+/* What the library believes just now. Proves nothing about locks; tells
+ * whether a request would be sent or queued, and when a handshake began. */
+extern bool zkl_client_is_connected(ZklClient *client);
+extern bool zkl_client_may_have_shaken_hands(ZklClient *client);
+
+/* Of the ZooKeeper session, valid once connected. */
+extern int64_t zkl_client_session(ZklClient *client);
+extern void zkl_client_password(ZklClient *client, unsigned char password[ZKL_PASSWORD_SIZE]);
+extern int	zkl_client_timeout(ZklClient *client);	/* negotiated, ms */
+
+/* "digest" credentials; before any other request. */
+extern bool zkl_client_add_digest(ZklClient *client, const char *credentials);
+
+/*
+ * A request to fill in (purpose, slot, ...) and to send with one of the calls
+ * below; NULL when out of memory. They take the op over. False means that it
+ * was not sent and is freed.
+ */
+extern ZklOp *zkl_op_new(ZklClient *client);
+
+#define ZKL_CREATE_PERSISTENT	0
+#define ZKL_CREATE_EPHEMERAL	1
+#define ZKL_CREATE_SEQUENTIAL	2
+#define ZKL_CREATE_CONTAINER	4
+
+/* "creator_only": all rights for our credentials, none for anybody else. */
+extern bool zkl_send_create(ZklOp *op, const char *path, const char *data, int len,
+							int flags, bool creator_only);
+extern bool zkl_send_list(ZklOp *op, const char *path);
+
+/*
+ * A watch is set with get, not with exists: exists on a node that is gone would
+ * leave a watch for its creation behind, which never comes.
+ */
+extern bool zkl_send_get(ZklOp *op, const char *path, bool watch);
+extern bool zkl_send_set(ZklOp *op, const char *path, const char *data, int len);
+extern bool zkl_send_delete(ZklOp *op, const char *path);
+
+/* Shut the library's TCP socket down: it reconnects to the next server at
+ * once, instead of after 2/3 of the timeout. */
+extern void zkl_client_kick(void);
+
+/* Lines that the library logged, oldest first; false when there are none.
+ * "severity": 'E'rror, 'W'arning, 'I'nformation. */
+extern bool zkl_client_log_line(char *buf, size_t size, char *severity);
+
+/* The library's text for a result code. */
+extern const char *zkl_rc_text(int rc);
+
+#endif							/* ZKL_ZKCLIENT_H */
