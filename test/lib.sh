@@ -11,7 +11,8 @@
 #
 # Sourced, never run. The caller has set -euo pipefail and sets ZKL_ROOT.
 
-zkl_started=$SECONDS
+# Within a run the inner script goes on counting where the outer one was.
+zkl_started=$((SECONDS - ${ZKLOCK_ELAPSED:-0}))
 
 # One line of progress with the seconds since the start.
 say() { printf '[%3ds] %s\n' $((SECONDS - zkl_started)) "$*"; }
@@ -42,13 +43,13 @@ zkl_choose_postgres() {
 		PGCONFIG=$(command -v "$PG_CONFIG") || fail "PG_CONFIG=$PG_CONFIG is not there"
 		return
 	fi
-	newest=$(find /usr/lib/postgresql -path '*/bin/postgres' 2>/dev/null | sort -V | tail -n 1)
+	newest=$({ find /usr/lib/postgresql -path '*/bin/postgres' 2>/dev/null || true; } | sort -V | tail -n 1)
 	if [ -n "$newest" ]; then
 		PGCONFIG=${newest%/postgres}/pg_config
 		return
 	fi
 	zkl_update_lists
-	newest=$(apt-cache pkgnames postgresql-server-dev- | grep -E -- '-[0-9]+$' | sort -V | tail -n 1)
+	newest=$({ apt-cache pkgnames postgresql-server-dev- | grep -E -- '-[0-9]+$' || true; } | sort -V | tail -n 1)
 	[ -n "$newest" ] || fail "found no package postgresql-server-dev-NN"
 	PGCONFIG=/usr/lib/postgresql/${newest##*-}/bin/pg_config
 }
@@ -207,6 +208,6 @@ zkl_go_inside() {
 	fi
 	# In the background, because bash runs a trap only between foreground commands.
 	"${as[@]}" env ZKLOCK_INSIDE=1 ZKLOCK_WORK="$work" TMPDIR="$work/tmp" HOME="$work" \
-		PGCONFIG="$PGCONFIG" bash "$work/tree/$script" "$@" </dev/null &
+		ZKLOCK_ELAPSED=$((SECONDS - zkl_started)) PGCONFIG="$PGCONFIG" bash "$work/tree/$script" "$@" </dev/null &
 	wait $!
 }
