@@ -155,7 +155,7 @@ name_argument(FunctionCallInfo fcinfo, char name[ZKL_NAME_MAX + 1])
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid lock name \"%.*s\"%s", shown, given,
 						given[shown] != '\0' ? "..." : ""),
-				 errdetail("%s", zkl_name_error_text(error)),
+				 errdetail("The name %s.", zkl_name_error_text(error)),
 				 errhint("A name is UTF-8 text of 1 to %d bytes; slashes separate its components.",
 						 ZKL_NAME_MAX)));
 	}

@@ -121,7 +121,7 @@ check_root(char **newval, void **extra, GucSource source)
 
 	if (error == ZKL_NAME_OK)
 		return true;
-	GUC_check_errdetail("%s", zkl_name_error_text(error));
+	GUC_check_errdetail("The path %s.", zkl_name_error_text(error));
 	GUC_check_errhint("The root is a ZooKeeper path such as /zklock.");
 	return false;
 }
