@@ -132,6 +132,8 @@ zkl_lease_reconnected(ZklLease *lease, ZklTime timeout, ZklTime handshake)
 	 */
 	lease->timeout = timeout;
 	lease->nsent = 0;
+	lease->slowest = 0;
+	lease->slowest_before = 0;
 	zkl_lease_sent(lease, handshake);
 
 	if (smaller)
@@ -140,23 +142,46 @@ zkl_lease_reconnected(ZklLease *lease, ZklTime timeout, ZklTime handshake)
 								   zkl_lease_margin(lease, handshake));
 }
 
+/*
+ * Remember the slowest answer of the last T at least, in two periods of T so
+ * that nothing else need be kept. What the stall guard catches is late enough
+ * to be forgotten: it counts as just not caught, else one long stall would
+ * shorten the lease to nothing for as long as it is remembered.
+ */
+static void
+note_round_trip(ZklLease *lease, ZklTime round_trip, ZklTime now)
+{
+	if (now - lease->slowest_since >= lease->timeout)
+	{
+		lease->slowest_before =
+			now - lease->slowest_since < 2 * lease->timeout ? lease->slowest : 0;
+		lease->slowest = 0;
+		lease->slowest_since = now;
+	}
+	lease->slowest = max_time(lease->slowest,
+							  min_time(round_trip, zkl_lease_stall(lease->timeout)));
+}
+
 bool
 zkl_lease_acked(ZklLease *lease, ZklTime sent, ZklTime now)
 {
 	ZklTime		deadline;
+	bool		known;
 
 	if (lease->timeout <= 0 || sent > now)
 		return false;
+
+	/* sent before this connection, or never announced: its gap is not known */
+	known = lease->nsent > 0 && sent >= lease->sent[0];
+	if (known)
+		note_round_trip(lease, now - sent, now);
+
 	if (now - sent > zkl_lease_stall(lease->timeout))
 	{
 		lease->stalled_until = max_time(lease->stalled_until, now);
 		return false;
 	}
-	if (sent <= lease->stalled_until)
-		return false;
-
-	/* sent before this connection, or never: then its gap is not known */
-	if (lease->nsent == 0 || sent < lease->sent[0])
+	if (!known || sent <= lease->stalled_until)
 		return false;
 
 	deadline = sent + lease->timeout - zkl_lease_margin(lease, now);
@@ -182,7 +207,8 @@ zkl_lease_gap(const ZklLease *lease, ZklTime now)
 ZklTime
 zkl_lease_margin(const ZklLease *lease, ZklTime now)
 {
-	return max_time(zkl_lease_gap(lease, now),
-					zkl_lease_half_tick(lease->timeout, lease->tick)) +
+	return zkl_lease_half_tick(lease->timeout, lease->tick) +
+		zkl_lease_gap(lease, now) +
+		max_time(lease->slowest, lease->slowest_before) +
 		zkl_lease_epsilon(lease->timeout);
 }

@@ -6,34 +6,42 @@
  * The leader of the ensemble may expire our ZooKeeper session T after it last
  * heard of us, and it hears of us late: a follower reports its clients only in
  * its answers to the leader's ping, every half tick. So a heartbeat that was
- * acknowledged proves less than "sent + T". What it proves, measured over
- * 1,528 partitions without a miss, is
+ * acknowledged proves less than "sent + T". What it proves is
  *
- *		deadline = sent + T - max(h, tick/2) - epsilon
+ *		deadline = sent + T - (tick/2 + h + r + epsilon)
  *
- * where T is the negotiated timeout, h the largest gap between heartbeats sent
- * in the last T, tick the servers' tickTime (unknown: T/4 stands for tick/2,
- * since a server grants no less than two ticks), and epsilon = max(500 ms, T/20).
- * Only acknowledged writes count; pings, reads and sync were answered by cut
- * off servers for up to 11 s after the lock had been given away.
+ * where T is the negotiated timeout, tick the servers' tickTime (unknown: T/4
+ * stands for tick/2, since a server grants no less than two ticks), h the
+ * largest gap between heartbeats sent in the last T, r the slowest answer in
+ * that time, and epsilon = max(500 ms, T/20) for timers that are late. Only
+ * acknowledged writes count; pings, reads and sync were answered by cut off
+ * servers for up to 11 s after the lock had been given away.
  *
- * One lease, second by second (T = 10 s, tick unknown, h = 1.25 s):
+ * Why the sum: two heartbeats that were sent h apart arrive up to h + r apart,
+ * whatever is slow. If nothing arrived between two of the leader's pings, the
+ * touch that it heard last was from before the first of them, and the heartbeat
+ * that we count from may have come just before the next: tick/2 more. In the
+ * same way a leader that stops may do so for h + r before a heartbeat is late
+ * enough to tell, and then its ping is that much later than tick/2. Half a tick
+ * and h do not cover each other: with max(h, tick/2) in place of the sum the
+ * model in test/unit/test_lease.c finds deadlines that are seconds too late.
+ *
+ * One lease, second by second (T = 10 s, tick unknown, h = 1.25 s, r = 10 ms):
  *
  *	 -1.25	the heartbeat before was sent
  *	  0.00	heartbeat A is stamped and sent
- *	  0.01	A is acknowledged: margin = max(1.25, 2.5) + 0.5 = 3.0 s,
- *			deadline = 0.00 + 10 - 3.0 = 7.00
+ *	  0.01	A is acknowledged: margin = 2.5 + 1.25 + 0.01 + 0.5 = 4.26 s,
+ *			deadline = 0.00 + 10 - 4.26 = 5.74
  *	  1.24	the network is cut
  *	  1.25	heartbeat B is stamped and sent, and so is C at 2.50, into the void
  *	  3.75	B has waited for T/4: the worker shuts its socket down and tries
  *			the next server; nothing answers
- *	  6.75	from here on no transaction passes PRE_COMMIT
+ *	  5.49	from here on no transaction passes PRE_COMMIT
  *			(zklock.commit_margin = 250 ms)
- *	  7.00	deadline: running transactions are cancelled
- *	  7.50	the earliest moment at which the leader may expire us: all it
- *			need have heard when A was acknowledged is a touch from
- *			0.00 - 2.5, and T later is here; what is left to the deadline
- *			is epsilon, for timers that are late
+ *	  5.74	deadline: running transactions are cancelled
+ *	  6.24	the earliest moment at which the leader may expire us: all it need
+ *			have heard when A was acknowledged is a touch from 0.00 - 3.76,
+ *			and T later is here; what is left to the deadline is epsilon
  *	 10.00+ the usual case: expired, and the next contender holds
  *
  * Stall guard: an answer that took longer than T/4 does not extend the lease,
@@ -41,6 +49,8 @@
  * one had arrived. A leader that wakes from a pause expires healthy ZooKeeper
  * sessions the moment it resumes, and it has not pinged anybody meanwhile: a
  * heartbeat sent just before it resumed is answered quickly and proves nothing.
+ * (In r such an answer counts as T/4, so that one stall does not shorten the
+ * lease to nothing for as long as it is remembered.)
  *
  * A handshake counts as a heartbeat sent, since the leader touches the
  * ZooKeeper session when it makes or validates it. Gaps are counted from it:
@@ -78,6 +88,11 @@ typedef struct ZklLease
 	/* when the latest heartbeats, or the handshake, were sent; oldest first */
 	ZklTime		sent[ZKL_LEASE_SENT_MAX];
 	int			nsent;
+
+	/* the slowest answer since then, and in the period of T before that */
+	ZklTime		slowest;
+	ZklTime		slowest_since;
+	ZklTime		slowest_before;
 
 	/* an acknowledgement may extend only if it was sent after this */
 	ZklTime		stalled_until;
@@ -124,7 +139,7 @@ extern bool zkl_lease_acked(ZklLease *lease, ZklTime sent, ZklTime now);
  * sent then back to the one before it, though that may be older. */
 extern ZklTime zkl_lease_gap(const ZklLease *lease, ZklTime now);
 
-/* max(h, half tick) + epsilon, for the rule above. */
+/* half tick + h + r + epsilon, for the rule above. */
 extern ZklTime zkl_lease_margin(const ZklLease *lease, ZklTime now);
 
 #endif							/* ZKL_LEASE_H */
