@@ -20,7 +20,6 @@
 
 #include <string.h>
 
-
 static ZklTime
 min_time(ZklTime a, ZklTime b)
 {
@@ -42,7 +41,7 @@ zkl_lease_half_tick(ZklTime timeout, ZklTime tick)
 ZklTime
 zkl_lease_period(ZklTime timeout, ZklTime tick)
 {
-	return min_time(timeout / 8, zkl_lease_half_tick(timeout, tick));
+	return min_time(timeout / 16, zkl_lease_half_tick(timeout, tick));
 }
 
 ZklTime
@@ -95,7 +94,7 @@ zkl_lease_sent(ZklLease *lease, ZklTime now)
 	/*
 	 * Full: forget the one whose neighbours are closest to each other. At
 	 * least 61 pairs of neighbours are inside T and span at most 2 T
-	 * together, so the gap that this makes is at most T/30, less than the T/8
+	 * together, so the gap that this makes is at most T/30, less than the T/16
 	 * that heartbeats are apart by themselves. (Forgetting the oldest would hide its gap, and keeping it
 	 * at the cost of the second would make a gap of nearly T out of a burst.)
 	 */

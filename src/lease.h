@@ -26,23 +26,26 @@
  * and h do not cover each other: with max(h, tick/2) in place of the sum the
  * model in test/unit/test_lease.c finds deadlines that are seconds too late.
  *
- * One lease, second by second (T = 10 s, tick unknown, h = 1.25 s, r = 10 ms):
+ * One lease, second by second (T = 10 s, tick unknown, h = 0.625 s, r = 10 ms):
  *
- *	 -1.25	the heartbeat before was sent
- *	  0.00	heartbeat A is stamped and sent
- *	  0.01	A is acknowledged: margin = 2.5 + 1.25 + 0.01 + 0.5 = 4.26 s,
- *			deadline = 0.00 + 10 - 4.26 = 5.74
- *	  1.24	the network is cut
- *	  1.25	heartbeat B is stamped and sent, and so is C at 2.50, into the void
- *	  3.75	B has waited for T/4: the worker shuts its socket down and tries
+ *	 -0.625	the heartbeat before was sent
+ *	  0.000	heartbeat A is stamped and sent
+ *	  0.010	A is acknowledged: margin = 2.5 + 0.625 + 0.01 + 0.5 = 3.635 s,
+ *			deadline = 0 + 10 - 3.635 = 6.365
+ *	  0.620	the network is cut
+ *	  0.625	heartbeat B is stamped and sent, C at 1.25, and so on into the void
+ *	  3.125	B has waited for T/4: the worker shuts its socket down and tries
  *			the next server; nothing answers
- *	  5.49	from here on no transaction passes PRE_COMMIT
+ *	  6.115	from here on no transaction passes PRE_COMMIT
  *			(zklock.commit_margin = 250 ms)
- *	  5.74	deadline: running transactions are cancelled
- *	  6.24	the earliest moment at which the leader may expire us: all it need
- *			have heard when A was acknowledged is a touch from 0.00 - 3.76,
- *			and T later is here; what is left to the deadline is epsilon
- *	 10.00+ the usual case: expired, and the next contender holds
+ *	  6.365	deadline: running transactions are cancelled
+ *	  6.865	the earliest moment at which the leader may expire us: all it need
+ *			have heard when A was acknowledged is a touch from -3.135, and T
+ *			later is here; what is left to the deadline is epsilon
+ *	 10.000+	the usual case: expired, and the next contender holds
+ *
+ * Heartbeats are T/16 apart, or half a tick if that is less: h shortens the
+ * lease, and a black hole is noticed T/4 after the first that falls into it.
  *
  * Stall guard: an answer that took longer than T/4 does not extend the lease,
  * nor does any other until one with a normal time that was sent after the late
@@ -74,7 +77,7 @@ typedef int64_t ZklTime;		/* microseconds, CLOCK_BOOTTIME */
 
 #define ZKL_MS(n)			((ZklTime) (n) * 1000)
 
-/* Heartbeats remembered: the period is at most T/8, so 64 usually cover T many
+/* Heartbeats remembered: the period is at most T/16, so 64 usually cover T many
  * times over. If more were sent in T, the closest neighbours are folded into
  * one: h may then come out larger than it was, but not above T/30 by that. */
 #define ZKL_LEASE_SENT_MAX	64
@@ -101,7 +104,7 @@ typedef struct ZklLease
 /* Derived times: one function each, all from T and tick. */
 extern ZklTime zkl_lease_half_tick(ZklTime timeout, ZklTime tick);	/* tick/2, or T/4 */
 extern ZklTime zkl_lease_period(ZklTime timeout, ZklTime tick); /* between heartbeats:
-																 * min(T/8, half tick) */
+																 * min(T/16, half tick) */
 extern ZklTime zkl_lease_epsilon(ZklTime timeout);	/* max(500 ms, T/20) */
 extern ZklTime zkl_lease_stall(ZklTime timeout);	/* T/4: late, or black hole */
 

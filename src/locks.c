@@ -229,8 +229,8 @@ require_worker_process(void)
 				 errdetail("Such a worker tries again for ever when it fails.")));
 }
 
-static ZklHold *
-find_hold(const char *name)
+ZklHold *
+zkl_locks_find(const char *name)
 {
 	for (int i = 0; i < zkl_nholds; i++)
 		if (strcmp(zkl_holds[i].name, name) == 0)
@@ -800,7 +800,7 @@ acquire(const char *name, ZklMode mode, bool xact_level, bool try, int timeout)
 
 	reserve_hold();
 	zkl_guard_refresh();
-	hold = find_hold(name);
+	hold = zkl_locks_find(name);
 	if (hold != NULL && hold->lost)
 	{
 		/* to acquire it again acknowledges the loss, but does not undo what
@@ -900,7 +900,7 @@ zkl_lock_release(PG_FUNCTION_ARGS)
 	require_worker_process();
 	name_argument(fcinfo, name);
 	zkl_guard_refresh();
-	hold = find_hold(name);
+	hold = zkl_locks_find(name);
 	if (hold != NULL && !PG_ARGISNULL(1) && hold->mode != mode_argument(fcinfo, 1))
 		hold = NULL;
 
@@ -947,7 +947,7 @@ zkl_fencing_token(PG_FUNCTION_ARGS)
 	require_worker_process();
 	name_argument(fcinfo, name);
 	zkl_guard_check();
-	hold = find_hold(name);
+	hold = zkl_locks_find(name);
 	if (hold == NULL || hold->released)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -968,6 +968,6 @@ zkl_lock_is_held(PG_FUNCTION_ARGS)
 	require_worker_process();
 	name_argument(fcinfo, name);
 	zkl_guard_refresh();
-	hold = find_hold(name);
+	hold = zkl_locks_find(name);
 	PG_RETURN_BOOL(hold != NULL && !hold->released && zkl_guard_is_certain(hold));
 }

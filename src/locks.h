@@ -52,6 +52,9 @@ extern int	zkl_nholds;
 extern volatile int *volatile zkl_held_entries;
 extern volatile int zkl_nheld_entries;
 
+/* The hold of this name (UTF-8), or NULL. Valid until the next acquire or release. */
+extern ZklHold *zkl_locks_find(const char *name);
+
 /* Called at the end of transactions and subtransactions, by guard.c. */
 extern void zkl_locks_at_xact_end(void);
 extern void zkl_locks_at_subxact_abort(int level);

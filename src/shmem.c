@@ -79,6 +79,9 @@ shmem_startup(void)
 		pg_atomic_init_u32(&zkl_shared->losses, 0);
 		pg_atomic_init_u32(&zkl_shared->worker_procno, PG_UINT32_MAX);
 		pg_atomic_init_u32(&zkl_shared->worker_pid, 0);
+		pg_atomic_init_u64(&zkl_shared->zxid, 0);
+		pg_atomic_init_u64(&zkl_shared->zxid_sent, 0);
+		pg_atomic_init_u32(&zkl_shared->heartbeat_wanted, 0);
 		pg_atomic_init_u32(&zkl_shared->trouble_version, 0);
 		for (int i = 0; i < zkl_shared->nentries; i++)
 		{
@@ -127,14 +130,19 @@ zkl_doorbell_count(void)
 }
 
 void
-zkl_ring_doorbell(int index)
+zkl_wake_worker(void)
 {
-	uint32		procno;
+	uint32		procno = pg_atomic_read_u32(&zkl_shared->worker_procno);
 
-	pg_atomic_fetch_or_u64(&zkl_doorbell_words()[index / 64], UINT64CONST(1) << (index % 64));
-	procno = pg_atomic_read_u32(&zkl_shared->worker_procno);
 	if (procno != PG_UINT32_MAX)
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+}
+
+void
+zkl_ring_doorbell(int index)
+{
+	pg_atomic_fetch_or_u64(&zkl_doorbell_words()[index / 64], UINT64CONST(1) << (index % 64));
+	zkl_wake_worker();
 }
 
 int

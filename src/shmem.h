@@ -144,6 +144,15 @@ typedef struct ZklShared
 	pg_atomic_uint32 worker_procno; /* for its latch; UINT32_MAX = no worker */
 	pg_atomic_uint32 worker_pid;
 
+	/*
+	 * The ensemble's counter, from which tokens come: "zxid" is that of a
+	 * heartbeat sent at "zxid_sent" or later, and written before it. Written
+	 * by the worker only, rising. "heartbeat_wanted" asks it for one at once.
+	 */
+	pg_atomic_uint64 zxid;
+	pg_atomic_uint64 zxid_sent;
+	pg_atomic_uint32 heartbeat_wanted;
+
 	/* the worker's: even = stable, odd = being written; readers give up after
 	 * a few tries, because the writer may be stopped */
 	pg_atomic_uint32 trouble_version;
@@ -175,8 +184,9 @@ extern ZklSurvivor *zkl_survivor;
 
 extern void zkl_shmem_init(void);
 
-/* Tell the worker to look at entry "index". */
+/* Tell the worker to look at entry "index"; or to look around. */
 extern void zkl_ring_doorbell(int index);
+extern void zkl_wake_worker(void);
 extern pg_atomic_uint64 *zkl_doorbell_words(void);
 extern int	zkl_doorbell_count(void);
 

@@ -1097,9 +1097,22 @@ watch_for_black_hole(ZklTime now)
  * ------------------------------------------------------------------------
  */
 
+/* How far the ensemble has counted, for fence.c. */
+static void
+publish_zxid(int64 zxid, ZklTime sent)
+{
+	if ((int64) pg_atomic_read_u64(&zkl_shared->zxid) < zxid)
+		pg_atomic_write_u64(&zkl_shared->zxid, zxid);
+	pg_write_barrier();
+	pg_atomic_write_u64(&zkl_shared->zxid_sent, sent);
+}
+
 static void
 on_member_reply(ZklOp *op, ZklTime now)
 {
+	if (op->rc == ZKL_RC_OK && op->mzxid != 0)
+		publish_zxid(op->mzxid, op->sent);
+
 	switch (op->purpose)
 	{
 		case PURPOSE_ROOT:
@@ -1521,7 +1534,9 @@ zklock_worker_main(Datum main_arg)
 		advance_connection(now);
 		watch_for_lapse(now);
 		watch_for_black_hole(now);
-		if (worker.connected && now >= worker.next_heartbeat)
+		if (worker.connected &&
+			(now >= worker.next_heartbeat ||
+			 pg_atomic_exchange_u32(&zkl_shared->heartbeat_wanted, 0) != 0))
 			send_heartbeat(now);
 		tick(now);
 		send_wanted();

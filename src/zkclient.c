@@ -122,6 +122,7 @@ copy_stat(ZklOp *op, const struct Stat *stat)
 	if (stat == NULL)
 		return;
 	op->czxid = stat->czxid;
+	op->mzxid = stat->mzxid;
 	op->owner = stat->ephemeralOwner;
 	op->ctime = stat->ctime;
 }

@@ -68,6 +68,7 @@ typedef struct ZklOp
 	int			rc;				/* ZKL_RC_, or another of the library's */
 	ZklSessionEvent event;
 	int64_t		czxid;
+	int64_t		mzxid;
 	int64_t		owner;			/* ephemeralOwner */
 	int64_t		ctime;			/* ms since 1970, the leader's clock */
 	ZklListing	listing;		/* LIST; uuid and mode are the caller's */

@@ -39,10 +39,10 @@ test_derived(void)
 {
 	CHECK_INT(zkl_lease_half_tick(SEC(10), 0), ZKL_MS(2500), "unknown tick: a quarter of T");
 	CHECK_INT(zkl_lease_half_tick(SEC(10), SEC(2)), SEC(1), "known tick: half of it");
-	CHECK_INT(zkl_lease_period(SEC(10), 0), ZKL_MS(1250), "period, tick unknown");
-	CHECK_INT(zkl_lease_period(SEC(10), SEC(2)), SEC(1), "period, tick 2 s");
-	CHECK_INT(zkl_lease_period(SEC(4), SEC(2)), ZKL_MS(500), "period, T = 4 s");
-	CHECK_INT(zkl_lease_period(SEC(30), SEC(20)), ZKL_MS(3750), "period, limited by T");
+	CHECK_INT(zkl_lease_period(SEC(10), 0), ZKL_MS(625), "period, tick unknown");
+	CHECK_INT(zkl_lease_period(SEC(10), SEC(1)), ZKL_MS(500), "period, limited by the tick");
+	CHECK_INT(zkl_lease_period(SEC(4), SEC(2)), ZKL_MS(250), "period, T = 4 s");
+	CHECK_INT(zkl_lease_period(SEC(30), SEC(20)), ZKL_MS(1875), "period, limited by T");
 	CHECK_INT(zkl_lease_epsilon(SEC(4)), ZKL_MS(500), "epsilon of a short T");
 	CHECK_INT(zkl_lease_epsilon(SEC(10)), ZKL_MS(500), "epsilon at 10 s");
 	CHECK_INT(zkl_lease_epsilon(SEC(30)), ZKL_MS(1500), "epsilon of a long T");
@@ -58,20 +58,20 @@ test_timeline(void)
 
 	zkl_lease_start(&l, SEC(10), 0);
 	CHECK_INT(l.deadline, 0, "a new ZooKeeper session has proven nothing");
-	CHECK_INT(zkl_lease_period(l.timeout, l.tick), ZKL_MS(1250), "h = 1.25");
-	zkl_lease_sent(&l, zero - ZKL_MS(1250));
+	CHECK_INT(zkl_lease_period(l.timeout, l.tick), ZKL_MS(625), "h = 0.625");
+	zkl_lease_sent(&l, zero - ZKL_MS(625));
 	CHECK_INT(l.deadline, 0, "sending proves nothing");
 	zkl_lease_sent(&l, zero);
-	CHECK(zkl_lease_acked(&l, zero, zero + ZKL_MS(10)), "0.01: A is acknowledged");
-	CHECK_INT(zkl_lease_margin(&l, zero + ZKL_MS(10)), ZKL_MS(4260), "margin 4.26");
-	CHECK_INT(l.deadline - zero, ZKL_MS(5740), "deadline 5.74");
+	CHECK(zkl_lease_acked(&l, zero, zero + ZKL_MS(10)), "0.010: A is acknowledged");
+	CHECK_INT(zkl_lease_margin(&l, zero + ZKL_MS(10)), ZKL_MS(3635), "margin 3.635");
+	CHECK_INT(l.deadline - zero, ZKL_MS(6365), "deadline 6.365");
+	zkl_lease_sent(&l, zero + ZKL_MS(625));
 	zkl_lease_sent(&l, zero + ZKL_MS(1250));
-	zkl_lease_sent(&l, zero + ZKL_MS(2500));
-	CHECK_INT(l.deadline - zero, ZKL_MS(5740), "B and C into the void: still 5.74");
-	CHECK_INT(1250 + zkl_lease_stall(SEC(10)) / 1000, 3750, "3.75: B has waited long enough");
-	CHECK_INT(l.deadline - zero - ZKL_MS(250), ZKL_MS(5490), "5.49: no commit from here on");
-	CHECK_INT(l.timeout - ZKL_MS(3760), ZKL_MS(6240), "6.24: the leader at its earliest");
-	CHECK_INT(l.deadline - zero + zkl_lease_epsilon(l.timeout), ZKL_MS(6240),
+	CHECK_INT(l.deadline - zero, ZKL_MS(6365), "B and C into the void: still 6.365");
+	CHECK_INT(625 + zkl_lease_stall(SEC(10)) / 1000, 3125, "3.125: B has waited long enough");
+	CHECK_INT(l.deadline - zero - ZKL_MS(250), ZKL_MS(6115), "6.115: no commit from here on");
+	CHECK_INT(l.timeout - ZKL_MS(3135), ZKL_MS(6865), "6.865: the leader at its earliest");
+	CHECK_INT(l.deadline - zero + zkl_lease_epsilon(l.timeout), ZKL_MS(6865),
 			  "which is epsilon after the deadline");
 }
 
