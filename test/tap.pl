@@ -4,6 +4,8 @@
 #
 #	tap.pl JOBS SECONDS COUNTS_FILE FILE...
 #
+# FILE is a Perl script (*.pl) or a program.
+#
 # prove does the same, but keeps to itself how many assertions passed, failed and
 # were skipped, and waits for ever for a test that hangs. Each file gets SECONDS;
 # a test in which something hangs is exactly what must not stop the rest.
@@ -23,7 +25,10 @@ my $harness = TAP::Harness->new({
 	timer => 1,
 	exec => sub {
 		my (undef, $file) = @_;
-		return [ 'timeout', '--kill-after=10', $seconds, $^X, @include, $file ];
+		return [
+			'timeout', '--kill-after=10', $seconds,
+			$file =~ /\.pl$/ ? ($^X, @include) : (), $file
+		];
 	},
 });
 
