@@ -754,9 +754,13 @@ send_wanted(void)
 {
 	int			done = 0;
 
-	/* nothing is handed to the library while it is not connected: it would
-	 * queue it, and send it who knows when */
-	while (worker.connected && done < worker.ntodo && worker.in_flight < MAX_IN_FLIGHT &&
+	/*
+	 * Nothing is handed to the library while it is not connected: it would
+	 * queue it, and send it who knows when. Nor before the member node is
+	 * there: what keeps us from making it is what a waiter should hear, not
+	 * what it does to his request.
+	 */
+	while (worker.connected && worker.member_known && done < worker.ntodo && worker.in_flight < MAX_IN_FLIGHT &&
 		   zkl_client_is_connected(worker.client))
 	{
 		int			index = worker.todo[done++];
@@ -1428,7 +1432,8 @@ wait_ms(ZklTime now)
 		until = Min(until, worker.lease.deadline);
 	if (worker.connected && worker.in_flight > 0)
 		until = Min(until, worker.silent_since + zkl_lease_stall(worker.lease.timeout));
-	if (!worker.connected || (worker.ntodo > 0 && worker.in_flight < MAX_IN_FLIGHT))
+	if (!worker.connected ||
+		(worker.ntodo > 0 && worker.member_known && worker.in_flight < MAX_IN_FLIGHT))
 		until = Min(until, now + DISCONNECTED_POLL);
 	return until <= now ? 0 : (long) ((until - now + 999) / 1000);
 }
