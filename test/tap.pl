@@ -59,9 +59,22 @@ $harness->callback(
 			  ? "not done in $seconds s"
 			  : join '; ', $parser->parse_errors, 'exit code ' . $parser->exit;
 		}
+		push @remarks, log_tail($file) if $parser->failed || $parser->exit;
 	});
 
-my $aggregate = $harness->runtests(@files);
+# PostgreSQL's test modules send what a test says on standard error, a die above all,
+# to a log and nowhere else.
+sub log_tail
+{
+	my ($file) = @_;
+	my ($name) = $file =~ m{([^/]+)\.pl$} or return;
+	open my $fh, '<', ($ENV{TESTLOGDIR} // '.') . "/regress_log_$name" or return;
+	my @lines = <$fh>;
+	splice @lines, 0, @lines - 30 if @lines > 30;
+	return join '', map { "$name: $_" } @lines;
+}
+
+$harness->runtests(@files);
 print "$_\n" foreach @remarks;
 open my $fh, '>', $counts_file or die "$counts_file: $!\n";
 print $fh "$passed $failed $skipped\n";

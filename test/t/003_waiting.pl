@@ -24,58 +24,13 @@ my %trouble = (
 # [ name, set, cause, error, error when there was no ZooKeeper from the start ]: the
 # time counts from the cause, or, for a timeout, from when it was due. A lock_timeout
 # that ran out before there was a lock to wait for says that ZooKeeper is not there.
+use constant TIMEOUT => 3;
 my @ends = (
 	[ 'pg_cancel_backend', '', 'SELECT pg_cancel_backend(%d)', qr/ERROR:  57014/ ],
 	[ 'pg_terminate_backend', '', 'SELECT pg_terminate_backend(%d)', qr/FATAL:  57P01/ ],
-	[ 'lock_timeout', 'SET lock_timeout = 1500', undef, qr/ERROR:  55P03/, qr/ERROR:  ZK003/ ],
-	[ 'statement_timeout', 'SET statement_timeout = 1500', undef, qr/ERROR:  57014/ ],
+	[ 'lock_timeout', 'SET lock_timeout = ' . TIMEOUT * 1000, undef, qr/ERROR:  55P03/, qr/ERROR:  ZK003/ ],
+	[ 'statement_timeout', 'SET statement_timeout = ' . TIMEOUT * 1000, undef, qr/ERROR:  57014/ ],
 );
-
-# One wait; $when is whether the trouble comes before it or during it.
-sub check_end
-{
-	my ($state, $when, $end) = @_;
-	my ($what, $set, $cause, $error, $error_before) = @$end;
-	my ($worse, $better) = @{ $trouble{$state} };
-	my $name = "$what, ZooKeeper $state" . ($state eq 'up' ? '' : " $when the wait");
-
-	$error = $error_before if $when eq 'before' && $error_before;
-	my $waiter = ZkTest::Session->new($node, name => 'waiter');
-	$waiter->query($set) if $set;
-	$worse->() if $when eq 'before';
-	my $start = time;
-	$waiter->send("SELECT zk_lock_acquire('waiting', timeout => '60 s')");
-	if ($when eq 'before')
-	{
-		# There is no node to look for; that it waits is seen from its activity.
-		$node->poll_query_until('postgres',
-			"SELECT state = 'active' AND query ~ 'zk_lock_acquire' FROM pg_stat_activity WHERE pid = "
-			  . $waiter->backend);
-	}
-	else
-	{
-		poll_until(sub { contenders($zk, 'waiting') == 2 }, 10) // die 'the waiter does not queue';
-		$worse->();
-	}
-
-	if ($cause)
-	{
-		$start = time;
-		$node->safe_psql('postgres', sprintf $cause, $waiter->backend);
-	}
-	else
-	{
-		$start += 1.5;
-	}
-	my $answer = $waiter->wait(10);
-	my $took = time - $start;
-	like($answer // 'nothing', $error, "$name: the error");
-	cmp_ok($took, '<', LIMIT, "$name: in time");
-	cmp_ok($took, '>', -0.1, "$name: not before it was due") unless $cause;
-
-	$better->();
-	return;
-}
 
 # The lock is held by a foreign client, so that nothing of ours stands in the way of
 # killing or freezing what we like. After each trouble its session may be gone.
@@ -90,16 +45,63 @@ sub hold_again
 	return;
 }
 
-foreach my $state (qw(up frozen dead))
+# One waiter for each end, and one trouble, before they begin or while they wait.
+sub check_ends
 {
-	foreach my $when ($state eq 'up' ? 'during' : qw(before during))
+	my ($state, $when) = @_;
+	my ($worse, $better) = @{ $trouble{$state} };
+	my $name = "ZooKeeper $state" . ($state eq 'up' ? '' : " $when the wait");
+
+	hold_again();
+	my @waiters = map { ZkTest::Session->new($node, name => "waiter for $_->[0]") } @ends;
+	foreach my $i (0 .. $#ends)
 	{
-		foreach my $end (@ends)
-		{
-			hold_again();
-			check_end($state, $when, $end);
-		}
+		$waiters[$i]->query($ends[$i][1]) if $ends[$i][1];
 	}
+	$worse->() if $when eq 'before';
+	my @due;
+	foreach my $waiter (@waiters)
+	{
+		push @due, time + TIMEOUT;
+		$waiter->send("SELECT zk_lock_acquire('waiting', timeout => '60 s')");
+	}
+	if ($when eq 'before')
+	{
+		# There are no nodes to look for; that they wait is seen from their activity.
+		my $backends = join ',', map { $_->backend } @waiters;
+		$node->poll_query_until('postgres',
+			"SELECT count(*) FROM pg_stat_activity WHERE pid IN ($backends) AND state = 'active' AND query ~ 'acquire'",
+			scalar @waiters) or die 'the waiters do not wait';
+	}
+	else
+	{
+		poll_until(sub { contenders($zk, 'waiting') == 1 + @waiters }, 10) // die 'the waiters do not queue';
+		$worse->();
+	}
+
+	foreach my $i (0 .. $#ends)
+	{
+		my ($what, undef, $cause, $error, $error_before) = @{ $ends[$i] };
+		$error = $error_before if $when eq 'before' && $error_before;
+		if ($cause)
+		{
+			$due[$i] = time;
+			$node->safe_psql('postgres', sprintf $cause, $waiters[$i]->backend);
+		}
+		my $answer = $waiters[$i]->wait(20);
+		my $late = time - $due[$i];
+		like($answer // 'nothing', $error, "$what, $name: the error");
+		cmp_ok($late, '<', LIMIT, "$what, $name: in time");
+		cmp_ok($late, '>', -0.1, "$what, $name: not before it was due");
+	}
+	$better->();
+	return;
+}
+
+check_ends('up', 'during');
+foreach my $state (qw(frozen dead))
+{
+	check_ends($state, $_) foreach qw(before during);
 }
 
 # Nothing of it leaves a server that cannot lock any more.
