@@ -75,6 +75,11 @@ typedef int ProcNumber;
 #define ZKL_EXECUTOR_RUN_ARGS queryDesc, direction, count
 #endif
 
+/* 18: pg_noreturn stands before a declaration; before, a macro stood behind it. */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
 /* 18: the module says its name and version. */
 #if PG_VERSION_NUM < 180000
 #define PG_MODULE_MAGIC_EXT(...) PG_MODULE_MAGIC

@@ -35,7 +35,7 @@ extern void zkl_guard_granted(void);
 extern bool zkl_guard_is_certain(const ZklHold *hold);
 
 /* Raise ZK001 for this hold. */
-extern void zkl_guard_raise(const ZklHold *hold) pg_attribute_noreturn();
+pg_noreturn extern void zkl_guard_raise(const ZklHold *hold);
 
 /* Inside a function or another statement, not a statement of its own? */
 extern bool zkl_guard_is_nested(void);

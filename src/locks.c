@@ -721,9 +721,10 @@ wait_for_grant(Wait *wait, ZklMode mode)
 			uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
 
 			/* the one trouble or the other: who is in the way says nothing
-			 * while ZooKeeper does not answer */
-			if (phase == ZKL_PHASE_WANTED && now < zkl_word_deadline(word) &&
-				pg_atomic_read_u32(&entry->queued) && !entry->try)
+			 * while ZooKeeper does not answer; and that it has not answered
+			 * within a few milliseconds says nothing about ZooKeeper */
+			if (phase == ZKL_PHASE_WANTED && now < zkl_word_deadline(word) && !entry->try &&
+				(pg_atomic_read_u32(&entry->queued) || wait->timeout < TRY_TIMEOUT_MS))
 				raise_timeout(wait, entry);
 			raise_unavailable(wait);
 		}

@@ -76,6 +76,7 @@ PGDLLEXPORT void zklock_worker_main(Datum main_arg);
 #define TICK_PERIOD			ZKL_MS(1000)
 #define RELIST_PERIOD		ZKL_MS(15000)
 #define RETRY_PERIOD		ZKL_MS(1000)
+#define RESOLVE_AGAIN_AFTER	ZKL_MS(15000)
 #define DISCONNECTED_POLL	ZKL_MS(20)
 #define LOG_LINES_PER_TICK	3
 
@@ -109,6 +110,7 @@ typedef struct Slot
 static struct
 {
 	ZklClient  *client;			/* NULL: resolving, or waiting to try again */
+	char	   *addresses;		/* that it was given */
 	ZklResolution *resolution;
 	ZklTime		retry_at;
 
@@ -384,10 +386,14 @@ publish(int index)
 	{
 		slot->pred_hash = node_hash(index, queue->pred);
 		pg_atomic_write_u32(&entry->ahead, queue->ahead);
-		pg_atomic_write_u32(&entry->queued, queue->listed);
+		if (queue->listed)
+			pg_atomic_write_u32(&entry->queued, 1);
 	}
 	else
+	{
 		slot->pred_hash = 0;
+		pg_atomic_write_u32(&entry->queued, 0);
+	}
 
 	if (queue->state == ZKL_QUEUE_GRANTED && phase == ZKL_PHASE_WANTED)
 	{
@@ -748,9 +754,13 @@ send_wanted(void)
 {
 	int			done = 0;
 
-	/* nothing is handed to the library while it is not connected: it would
-	 * queue it, and send it who knows when */
-	while (worker.connected && done < worker.ntodo && worker.in_flight < MAX_IN_FLIGHT &&
+	/*
+	 * Nothing is handed to the library while it is not connected: it would
+	 * queue it, and send it who knows when. Nor before the member node is
+	 * there: what keeps us from making it is what a waiter should hear, not
+	 * what it does to his request.
+	 */
+	while (worker.connected && worker.member_known && done < worker.ntodo && worker.in_flight < MAX_IN_FLIGHT &&
 		   zkl_client_is_connected(worker.client))
 	{
 		int			index = worker.todo[done++];
@@ -1028,7 +1038,30 @@ open_client(const char *addresses, ZklTime now)
 	explicit_bzero(credentials, sizeof(credentials));
 }
 
-/* Get from no client to one: resolve, open, each in its time. */
+/*
+ * What the resolution that is under way has found, or an attempt to start one.
+ * Returns true when there is an answer.
+ */
+static bool
+resolve_hosts(ZklTime now, const char **addresses, const char **error)
+{
+	if (worker.resolution == NULL)
+	{
+		if (now < worker.retry_at)
+			return false;
+		worker.resolution = zkl_resolve_start(zkl_hosts);
+		worker.retry_at = now + RETRY_PERIOD;
+		if (worker.resolution == NULL)
+			return false;
+	}
+	return zkl_resolve_done(worker.resolution, addresses, error);
+}
+
+/*
+ * Get from no client to one that connects. One that cannot connect for long may
+ * have the addresses of servers that moved: those are replaced by going through
+ * a restart, which keeps the ZooKeeper session.
+ */
 static void
 advance_connection(ZklTime now)
 {
@@ -1042,21 +1075,28 @@ advance_connection(ZklTime now)
 		/* the handshake of the next connection has not been sent yet */
 		if (!zkl_client_may_have_shaken_hands(worker.client))
 			worker.handshake_bound = now;
-		return;
+		if (now - worker.disconnected_at < RESOLVE_AGAIN_AFTER)
+			return;
 	}
-	if (worker.resolution == NULL)
+	if (!resolve_hosts(now, &addresses, &error))
+		return;
+	if (worker.client != NULL)
 	{
-		if (now < worker.retry_at)
-			return;
-		worker.resolution = zkl_resolve_start(zkl_hosts);
-		worker.retry_at = now + RETRY_PERIOD;
-		if (worker.resolution == NULL)
-			return;
+		worker.retry_at = now + RESOLVE_AGAIN_AFTER;
+		if (addresses != NULL && strcmp(addresses, worker.addresses) != 0)
+		{
+			ereport(LOG,
+					(errmsg("zklock: the addresses of zklock.hosts changed, restarting the worker with the same ZooKeeper session")));
+			proc_exit(1);
+		}
 	}
-	if (!zkl_resolve_done(worker.resolution, &addresses, &error))
-		return;
-	if (addresses != NULL)
+	else if (addresses != NULL)
+	{
+		if (worker.addresses != NULL)
+			pfree(worker.addresses);
+		worker.addresses = MemoryContextStrdup(TopMemoryContext, addresses);
 		open_client(addresses, now);
+	}
 	else
 	{
 		zkl_trouble_write(error);
@@ -1339,7 +1379,7 @@ relay_log_lines(void)
 
 	while (zkl_client_log_line(line, sizeof(line), &severity))
 	{
-		if (severity == 'E' && !worker.connected && worker.session == 0)
+		if (severity == 'E' && !worker.connected)
 			zkl_trouble_write(line);
 		if (severity != 'E')
 			ereport(DEBUG1, (errmsg_internal("zklock: client library: %s", line)));
@@ -1392,7 +1432,8 @@ wait_ms(ZklTime now)
 		until = Min(until, worker.lease.deadline);
 	if (worker.connected && worker.in_flight > 0)
 		until = Min(until, worker.silent_since + zkl_lease_stall(worker.lease.timeout));
-	if (!worker.connected || (worker.ntodo > 0 && worker.in_flight < MAX_IN_FLIGHT))
+	if (!worker.connected ||
+		(worker.ntodo > 0 && worker.member_known && worker.in_flight < MAX_IN_FLIGHT))
 		until = Min(until, now + DISCONNECTED_POLL);
 	return until <= now ? 0 : (long) ((until - now + 999) / 1000);
 }

@@ -172,7 +172,7 @@ zkl_end_processes() {
 		sleep 0.1
 	done
 	for pid in $pids; do
-		printf '%s %s\n' "$pid" "$(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | cut -c1-100)"
+		printf '%s %s\n' "$pid" "$({ tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null | cut -c1-100)"
 	done
 	# Some may have forked meanwhile: until none is left.
 	while [ -n "$pids" ]; do

@@ -4,6 +4,8 @@
 #
 #	tap.pl JOBS SECONDS COUNTS_FILE FILE...
 #
+# FILE is a Perl script (*.pl) or a program.
+#
 # prove does the same, but keeps to itself how many assertions passed, failed and
 # were skipped, and waits for ever for a test that hangs. Each file gets SECONDS;
 # a test in which something hangs is exactly what must not stop the rest.
@@ -23,7 +25,10 @@ my $harness = TAP::Harness->new({
 	timer => 1,
 	exec => sub {
 		my (undef, $file) = @_;
-		return [ 'timeout', '--kill-after=10', $seconds, $^X, @include, $file ];
+		return [
+			'timeout', '--kill-after=10', $seconds,
+			$file =~ /\.pl$/ ? ($^X, @include) : (), $file
+		];
 	},
 });
 
@@ -54,9 +59,22 @@ $harness->callback(
 			  ? "not done in $seconds s"
 			  : join '; ', $parser->parse_errors, 'exit code ' . $parser->exit;
 		}
+		push @remarks, log_tail($file) if $parser->failed || $parser->exit;
 	});
 
-my $aggregate = $harness->runtests(@files);
+# PostgreSQL's test modules send what a test says on standard error, a die above all,
+# to a log and nowhere else.
+sub log_tail
+{
+	my ($file) = @_;
+	my ($name) = $file =~ m{([^/]+)\.pl$} or return;
+	open my $fh, '<', ($ENV{TESTLOGDIR} // '.') . "/regress_log_$name" or return;
+	my @lines = <$fh>;
+	splice @lines, 0, @lines - 30 if @lines > 30;
+	return join '', map { "$name: $_" } @lines;
+}
+
+$harness->runtests(@files);
 print "$_\n" foreach @remarks;
 open my $fh, '>', $counts_file or die "$counts_file: $!\n";
 print $fh "$passed $failed $skipped\n";

@@ -1,0 +1,226 @@
+# ZkTest - what the TAP tests share: servers with zklock, connections that can be left
+# waiting, a look into a lock's directory.
+#
+#	use ZkTest;
+#	my $zk = ZkEnsemble->new->start;
+#	my $node = zk_server('a', $zk);
+#	my $session = ZkTest::Session->new($node);
+#	$session->send("SELECT zk_lock_acquire('x')");
+#	... $session->wait(5) ...
+#
+# PostgreSQL's own BackgroundPsql waits for every answer. Here most tests are about a
+# statement that has not answered yet, and about how long after some event it does.
+#
+# Copyright (c) 2026, zklock developers
+
+package ZkTest;
+
+use strict;
+use warnings;
+
+use Carp;
+use Exporter 'import';
+use Time::HiRes qw(time sleep);
+
+use PostgreSQL::Test::Cluster;
+use ZkEnsemble;
+
+our @EXPORT = qw(zk_server wait_for_lease poll_until contenders lock_directory ROOT);
+
+use constant ROOT => '/zklock';
+
+# A contender of ours: what Curator writes for an InterProcessMutex.
+my $uuid = qr/[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}/;
+my $contender = qr/^_c_$uuid-(?:lock-|__READ__|__WRIT__)\d{10}$/;
+
+# zk_server($name, $zk, conf => $more): a started server with the extension in database
+# postgres and a lease. The ZooKeeper session timeout is 10 s unless conf says otherwise.
+sub zk_server
+{
+	my ($name, $zk, %opt) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $hosts = $opt{hosts} // $zk->hosts;
+	my $conf = $opt{conf} // '';
+
+	$node->init;
+	$node->append_conf('postgresql.conf', <<"END");
+shared_preload_libraries = 'zklock'
+zklock.hosts = '$hosts'
+zklock.server_name = '$name'
+zklock.server_tick_time = $zk->{tick}ms
+max_connections = 60
+log_error_verbosity = verbose
+$conf
+END
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION zklock');
+	wait_for_lease($node);
+	return $node;
+}
+
+# Wait until the server can take locks.
+sub wait_for_lease
+{
+	my ($node, $timeout) = @_;
+	my $name = 'zktest/lease-of-' . $node->name . "-$$";
+	my $error = '';
+	poll_until(
+		sub {
+			my $code = $node->psql('postgres', "SELECT zk_lock_try_acquire('$name') IS NOT NULL",
+				stderr => \$error, on_error_die => 0);
+			return $code == 0;
+		},
+		$timeout // 30) // croak "server " . $node->name . " got no lease: $error";
+	return;
+}
+
+# Seconds until the condition came true, or undef when it did not within $timeout.
+sub poll_until
+{
+	my ($condition, $timeout) = @_;
+	my $start = time;
+	until ($condition->())
+	{
+		return if time - $start > $timeout;
+		sleep 0.01;
+	}
+	return time - $start;
+}
+
+sub lock_directory { my ($lock) = @_; return ROOT . "/$lock"; }
+
+# Names of all nodes in a lock's directory; dies if one is not a contender of ours,
+# since nothing else may ever lie there.
+sub contenders
+{
+	my ($zk, $lock) = @_;
+	my @nodes = $zk->ls(lock_directory($lock));
+	my @foreign = grep { $_ !~ $contender } @nodes;
+	croak "in the directory of $lock: @foreign" if @foreign;
+	return @nodes;
+}
+
+# A connection. psql in the background, with its output in a pipe that is read when
+# there is something.
+package ZkTest::Session;
+
+use strict;
+use warnings;
+
+use Carp;
+use IO::Select;
+use IPC::Open3;
+use POSIX qw(WNOHANG);
+use Time::HiRes qw(time);
+
+sub new
+{
+	my ($class, $node, %opt) = @_;
+	local $ENV{PGAPPNAME} = $opt{name} // 'zktest';
+	my $pid = open3(my $in, my $out, undef, 'psql', '-XAtqw', '-v', 'VERBOSITY=verbose',
+		'-d', $node->connstr($opt{database} // 'postgres'), '-f', '-');
+	my $self = bless {
+		pid => $pid,
+		in => $in,
+		out => $out,
+		select => IO::Select->new($out),
+		buffer => '',
+		turn => 0,
+		ended => 0,
+	}, $class;
+	$self->{backend} = $self->query('SELECT pg_backend_pid()');
+	croak "cannot connect: $self->{backend}" unless $self->{backend} =~ /^\d+$/;
+	return $self;
+}
+
+sub backend { my ($self) = @_; return $self->{backend}; }
+
+# Start a statement, or several, and come back at once.
+sub send
+{
+	my ($self, $sql) = @_;
+	my $mark = $self->{mark} = sprintf '-- end of %d --', ++$self->{turn};
+	local $SIG{PIPE} = 'IGNORE';
+	my $in = $self->{in};
+	print $in "$sql\n;\\echo '$mark'\n";
+	$in->flush;
+	return;
+}
+
+# Wait for the answer: values and error messages as psql prints them, or undef when
+# there is none within $timeout seconds. A connection that ended has answered.
+sub wait
+{
+	my ($self, $timeout) = @_;
+	my $until = time + ($timeout // 60);
+	while (1)
+	{
+		if ($self->{buffer} =~ s/^(.*?)\Q$self->{mark}\E\n//s)
+		{
+			my $answer = $1;
+			chomp $answer;
+			return $answer;
+		}
+		if ($self->{ended})
+		{
+			my $answer = $self->{buffer};
+			$self->{buffer} = '';
+			chomp $answer;
+			return $answer;
+		}
+		my $left = $until - time;
+		return if $left <= 0 && !$self->{select}->can_read(0);
+		next unless $self->{select}->can_read($left > 0 ? $left : 0);
+		my $n = sysread $self->{out}, $self->{buffer}, 65536, length $self->{buffer};
+		$self->{ended} = 1 unless $n;
+	}
+}
+
+sub query
+{
+	my ($self, $sql, $timeout) = @_;
+	$self->send($sql);
+	return $self->wait($timeout) // croak "no answer to: $sql";
+}
+
+# Has the statement answered? Does not wait.
+sub answered
+{
+	my ($self) = @_;
+	my $answer = $self->wait(0);
+	return 0 unless defined $answer;
+	$self->{buffer} = "$answer\n$self->{mark}\n$self->{buffer}" unless $self->{ended};
+	return 1;
+}
+
+# The client leaves in an orderly way.
+sub quit
+{
+	my ($self) = @_;
+	my $pid = delete $self->{pid} or return;
+	close $self->{in};
+	waitpid $pid, 0;
+	$self->{ended} = 1;
+	return;
+}
+
+# The client's process dies.
+sub kill_client
+{
+	my ($self) = @_;
+	my $pid = delete $self->{pid} or return;
+	kill 'KILL', $pid;
+	waitpid $pid, 0;
+	$self->{ended} = 1;
+	return;
+}
+
+sub DESTROY
+{
+	my ($self) = @_;
+	local ($?, $!);
+	$self->kill_client;
+	return;
+}
+
+1;
