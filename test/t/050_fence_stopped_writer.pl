@@ -153,6 +153,9 @@ sub trial
 	die "A got no lock: $n" unless $n =~ /^\d+$/;
 	# dblink's connection is lost with the trial in which A learns of its loss
 	connect_dblink() unless defined $remote;
+	# A holder writes more than once: every other A comes with a token that is the mark
+	# already, and then changes no row of zk_fence that B could wait for.
+	$observer->query("SELECT zk_fence_check('r', $n)") if $number % 2;
 	my ($a, $pid) = start($way, $level, ++$number, 'A', $n);
 
 	sleep rand 1.5 * $duration{$way};
