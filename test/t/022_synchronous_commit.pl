@@ -19,11 +19,11 @@ $node->safe_psql('postgres', 'CREATE TABLE work (what text)');
 
 sub wait_for_sync_rep
 {
-	my ($session) = @_;
+	my ($session, $timeout) = @_;
 	return poll_until(
 		sub {
 			$node->safe_psql('postgres', 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $session->backend) eq 'SyncRep';
-		}, 10);
+		}, $timeout // 10);
 }
 
 # what happens during the wait => how it happens
@@ -44,6 +44,15 @@ foreach my $strike (sort keys %strikes)
 	$session->query("BEGIN; INSERT INTO work VALUES ('$strike'); SELECT zk_xact_lock_acquire('$lock')");
 	$node->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
 	$node->reload;
+	# The checkpointer makes the setting known to all, when it gets to it: commits that
+	# need no lock show when.
+	my $probe = ZkTest::Session->new($node);
+	$probe->send(q{INSERT INTO work VALUES ('probe')});
+	poll_until(
+		sub {
+			$probe->send(q{INSERT INTO work VALUES ('probe')}) if defined $probe->wait(0);
+			return wait_for_sync_rep($probe, 0.2);
+		}, 30) // die 'no commit waits';
 	$session->send('COMMIT');
 	ok(defined wait_for_sync_rep($session), "$strike: COMMIT waits for a standby") or next;
 
@@ -60,7 +69,7 @@ foreach my $strike (sort keys %strikes)
 	is($session->wait(10), '', "$strike: COMMIT returns without a warning when it may");
 	is($node->safe_psql('postgres', "SELECT count(*) FROM work WHERE what = '$strike'"), 1, "$strike: the row is there");
 	is($session->query('SELECT 1'), 1, "$strike: the connection goes on");
-	$session->quit;
+	$_->quit foreach $session, $probe;
 	wait_for_lease($node);
 }
 
