@@ -896,6 +896,7 @@ on_connected(ZklTime now)
 	{
 		worker.session = session;
 		zkl_lease_start(&worker.lease, timeout, ZKL_MS(zkl_server_tick_time));
+		zkl_lease_sent(&worker.lease, worker.handshake_bound);
 		remember_session(session);
 		snprintf(worker.member_path, sizeof(worker.member_path), "%s/.zklock/%s-%016" PRIx64 "",
 				 zkl_root, zkl_server_name, session);
