@@ -74,7 +74,8 @@ zkl_quietly() {
 	rm -f "$log"
 }
 
-# Install what the build and the tests need and is not there.
+# zkl_need_packages [PACKAGE...]: install what the build and the tests need, and these,
+# as far as it is not there.
 zkl_need_packages() {
 	local major missing=() p
 	command -v apt-get >/dev/null ||
@@ -88,8 +89,13 @@ zkl_need_packages() {
 			major=${major%%/*}
 			wanted+=("postgresql-$major" "postgresql-server-dev-$major") ;;
 	esac
-	for p in "${wanted[@]}"; do
+	for p in "${wanted[@]}" "$@"; do
 		zkl_installed "$p" || missing+=("$p")
+	done
+	[ ${#missing[@]} = 0 ] || zkl_update_lists
+	# Not every release has these; a test that misses one is skipped and says so.
+	for p in libfaketime; do
+		zkl_installed "$p" || ! apt-cache show "$p" >/dev/null 2>&1 || missing+=("$p")
 	done
 	if [ ${#missing[@]} -gt 0 ]; then
 		say "installing ${missing[*]}"

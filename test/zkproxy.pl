@@ -20,6 +20,8 @@
 #							and new connections are left in the kernel's backlog
 #	NAME refuse | accept	refuse new connections (the rest stay) | take them again
 #	NAME cut				reset all connections
+#	NAME hang_up			freeze, and reset the side that dialed; the other side
+#							is told nothing
 #	NAME drop_replies		forward what the client sends, throw the answers away
 #	NAME lose_reply [OP]	let the next request (of type OP) reach the server,
 #							wait until the server has answered it, throw that answer
@@ -208,6 +210,18 @@ sub reset_connection
 		close $socket;
 	}
 	delete $connections{ $conn->{id} };
+	return;
+}
+
+# Reset for the one who dialed; the other keeps his half for as long as the route is
+# frozen.
+sub hang_up
+{
+	my ($conn) = @_;
+	my $socket = $conn->{socket}[0] or return;
+	setsockopt($socket, SOL_SOCKET, SO_LINGER, pack('ii', 1, 0));
+	close $socket;
+	$conn->{socket}[0] = undef;
 	return;
 }
 
@@ -417,6 +431,11 @@ sub command
 	{
 		reset_connection($_) foreach @mine;
 	}
+	elsif ($verb eq 'hang_up')
+	{
+		$route->{mode} = 'freeze';
+		hang_up($_) foreach @mine;
+	}
 	elsif ($verb eq 'refuse')
 	{
 		close $route->{listener} if $route->{listener};
@@ -428,6 +447,8 @@ sub command
 	}
 	elsif ($verb =~ /^(?:pass|freeze|drop_replies|lose_reply|lose_request)$/)
 	{
+		# half of a connection has nothing to say any more
+		reset_connection($_) foreach grep { !$_->{socket}[0] } @mine;
 		$route->{mode} = $verb;
 		$route->{op} = $op;
 	}
