@@ -92,11 +92,6 @@ zkl_need_packages() {
 	for p in "${wanted[@]}" "$@"; do
 		zkl_installed "$p" || missing+=("$p")
 	done
-	[ ${#missing[@]} = 0 ] || zkl_update_lists
-	# Not every release has these; a test that misses one is skipped and says so.
-	for p in libfaketime; do
-		zkl_installed "$p" || ! apt-cache show "$p" >/dev/null 2>&1 || missing+=("$p")
-	done
 	if [ ${#missing[@]} -gt 0 ]; then
 		say "installing ${missing[*]}"
 		zkl_update_lists
