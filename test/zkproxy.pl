@@ -28,6 +28,8 @@
 #							away and reset: done, and the client cannot know
 #	NAME lose_request [OP]	reset before the next request (of type OP) is
 #							forwarded: not done, and the client cannot know
+#	NAME session			"ok ID PASSWORD", both in hex, of the ZooKeeper session whose
+#							handshake was the last one to pass
 #	NAME status				"ok MODE connections=N fired=N"; fired counts the
 #							lose_* that have struck
 #
@@ -352,6 +354,9 @@ sub server_bytes
 			reset_connection($conn);
 			return '';
 		}
+		# the answer to a handshake: version, timeout, ZooKeeper session, password
+		$route->{session} = sprintf '%016x %s', unpack 'x12 q> x4 H32', $frame
+		  if !$conn->{greeted}[1] && !$conn->{unframed} && length $frame >= 40;
 		$conn->{greeted}[1] = 1;
 		$forward .= $frame unless $route->{mode} eq 'drop_replies';
 	}
@@ -426,6 +431,10 @@ sub command
 	{
 		return sprintf 'ok %s connections=%d fired=%d', $route->{mode}, scalar @mine,
 		  $route->{fired};
+	}
+	elsif ($verb eq 'session')
+	{
+		return defined $route->{session} ? "ok $route->{session}" : 'error no handshake yet';
 	}
 	elsif ($verb eq 'cut')
 	{
