@@ -15,9 +15,12 @@ ALTER SYSTEM SET zklock.root = '/';
 ALTER SYSTEM SET zklock.root = '/a/../b';
 ALTER SYSTEM SET zklock.server_name = 'a/b';
 ALTER SYSTEM SET zklock.server_name = '';
+-- the wording is the server's, and changed in version 17
+\set VERBOSITY sqlstate
 ALTER SYSTEM SET zklock.session_timeout = '3s';
 ALTER SYSTEM SET zklock.max_locks = 0;
 SET zklock.acquire_timeout = -1;
+\set VERBOSITY default
 SET zklock.idle_loss = 'ignore';
 SET zklock.hosts = 'localhost:2181';
 SET zklock.no_such_setting = 1;

@@ -14,8 +14,7 @@
  * 2. PRE_COMMIT reads the clock once more. This is the layer that safety rests
  *	  on. Hole: it comes late; the row locks are held until then.
  * 3. A timer cancels the statement at the deadline, or half a second after a
- *	  loss. Hole: an error at top level disarms it, interrupts can be held off,
- *	  an idle backend ignores a cancel.
+ *	  loss. Hole: interrupts can be held off, an idle backend ignores a cancel.
  * 4. The worker sends the same cancel at once when it learns of a loss.
  * 5. Doom sticks until the end of the top-level transaction, whatever catches
  *	  the error on the way: inside nested levels it travels as query_canceled,
@@ -34,6 +33,9 @@
  */
 #include "postgres.h"
 
+#include <signal.h>
+#include <time.h>
+
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "catalog/objectaccess.h"
@@ -48,7 +50,6 @@
 #include "tcop/utility.h"
 #include "utils/backend_status.h"
 #include "utils/fmgrprotos.h"
-#include "utils/timeout.h"
 
 #include "clock.h"
 #include "compat.h"
@@ -93,9 +94,10 @@ static struct
 	volatile sig_atomic_t swallowed;	/* somebody caught the cancel */
 	volatile sig_atomic_t dying;	/* it decided for FATAL */
 	ZklTime		found_at;
-	bool		timer_registered;
+	volatile sig_atomic_t timer_armed;
+	bool		timer_created;
 	bool		exit_hook_registered;
-	TimeoutId	timer;
+	timer_t		timer;
 } guard;
 
 static ExecutorStart_hook_type prev_ExecutorStart = NULL;
@@ -284,8 +286,25 @@ zkl_guard_is_nested(void)
 
 /* ------------------------------------------------------------------------
  * Layer 3: the timer
+ *
+ * Not one of PostgreSQL's: those run on the wall clock, and one that waits while
+ * that is set back by a day goes off a day late. And an error at top level
+ * disarms them all. This one belongs to the kernel, runs on the lease's clock
+ * and has a signal of its own.
  * ------------------------------------------------------------------------
  */
+
+/* 0 disarms: once that has returned, on_timer() is not called. */
+static void
+set_timer(long ms)
+{
+	struct itimerspec when = {0};
+
+	when.it_value.tv_sec = ms / 1000;
+	when.it_value.tv_nsec = ms % 1000 * 1000000;
+	guard.timer_armed = ms > 0;
+	(void) timer_settime(guard.timer, 0, &when, NULL);	/* cannot fail */
+}
 
 /* Idle in transaction? Activity reporting knows; without it, the levels do. */
 static bool
@@ -322,15 +341,13 @@ on_timer(void)
 	ZklTime		now = zkl_now();
 	bool		has_xid = TransactionIdIsValid(MyProc->xid);
 
-	/* PostgreSQL's timers run on wall time, which can jump; this is asked on
-	 * every call, early or late */
 	if (!guard.relying || guard.committing || zkl_nheld_entries == 0)
 		return;
 	if (!guard.timer_found && !guard.doomed && !handler_sees_trouble(word, now))
 	{
 		ZklTime		left = zkl_word_deadline(word) - now;
 
-		enable_timeout_after(guard.timer, Min(left / 1000 + 1, TIMER_PERIOD_MS));
+		set_timer(Min(left / 1000 + 1, TIMER_PERIOD_MS));
 		return;
 	}
 
@@ -354,12 +371,54 @@ on_timer(void)
 	else
 	{
 		QueryCancelPending = true;
-		enable_timeout_after(guard.timer, DOOM_PERIOD_MS);
+		set_timer(DOOM_PERIOD_MS);
 	}
 	if (guard.dying)
 		ProcDiePending = true;
 	InterruptPending = true;
 	SetLatch(MyLatch);
+}
+
+static void
+on_timer_signal(int signo)
+{
+	int			save_errno = errno;
+
+	/* one that was on its way when the timer was disarmed */
+	if (guard.timer_armed && MyProc != NULL)
+	{
+		guard.timer_armed = false;
+		on_timer();
+	}
+	errno = save_errno;
+}
+
+/* Of the signals that nobody has a use for, take one that nobody has taken. */
+static void
+create_timer(void)
+{
+	struct sigaction action;
+	struct sigevent event;
+	int			signo = SIGRTMIN;
+
+	while (sigaction(signo, NULL, &action) == 0 && action.sa_handler != SIG_DFL)
+		if (++signo > SIGRTMAX)
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("zklock found no signal that is not in use")));
+	memset(&action, 0, sizeof(action));
+	action.sa_handler = on_timer_signal;
+	action.sa_flags = SA_RESTART;
+	sigemptyset(&action.sa_mask);
+	memset(&event, 0, sizeof(event));
+	event.sigev_notify = SIGEV_SIGNAL;
+	event.sigev_signo = signo;
+	if (sigaction(signo, &action, NULL) < 0 ||
+		timer_create(CLOCK_BOOTTIME, &event, &guard.timer) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("zklock could not create a timer: %m")));
+	guard.timer_created = true;
 }
 
 /* Says why a connection ended, which the client's message cannot. */
@@ -377,29 +436,25 @@ explain_at_exit(int code, Datum arg)
 }
 
 /*
- * Arm the timer unless it is armed. An error at top level disarms all timers,
- * so this is called again at each statement.
+ * Arm the timer unless it is armed. It goes out when it finds the backend idle
+ * and doomed, so this is called again at each statement.
  */
 static void
 arm_timer(void)
 {
 	ZklTime		left;
 
-	if (!guard.timer_registered)
-	{
-		guard.timer = RegisterTimeout(USER_TIMEOUT, on_timer);
-		guard.timer_registered = true;
-	}
+	if (!guard.timer_created)
+		create_timer();
 	if (!guard.exit_hook_registered)
 	{
 		before_shmem_exit(explain_at_exit, (Datum) 0);
 		guard.exit_hook_registered = true;
 	}
-	if (get_timeout_active(guard.timer))
+	if (guard.timer_armed)
 		return;
 	left = zkl_word_deadline(pg_atomic_read_u64(&zkl_shared->lease)) - zkl_now();
-	enable_timeout_after(guard.timer,
-						 Max(1, Min(left / 1000 + 1, TIMER_PERIOD_MS)));
+	set_timer(Max(1, Min(left / 1000 + 1, TIMER_PERIOD_MS)));
 }
 
 /* From here on this transaction must keep its locks. */
@@ -644,10 +699,6 @@ guard_ProcessUtility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 
 	if (discard_all)
 		(void) zkl_locks_release_all();
-
-	/* ROLLBACK TO after an error: the error has disarmed the timer */
-	if (guard.relying && zkl_nholds > 0 && IsTransactionState())
-		arm_timer();
 }
 
 /* A function called by the protocol's fast path passes no other hook. */
@@ -674,8 +725,8 @@ pre_commit(void)
 
 	if (!guard.relying && !guard.doomed && !guard.timer_found)
 		return;
-	if (guard.timer_registered)
-		disable_timeout(guard.timer, false);
+	if (guard.timer_created)
+		set_timer(0);
 	zkl_guard_check_doom();
 	if (!guard.did_work && !has_xid)
 		return;
@@ -709,8 +760,8 @@ end_transaction(void)
 		for (int i = 0; i < zkl_nholds; i++)
 			pg_atomic_fetch_and_u32(&zkl_shared->entries[zkl_holds[i].entry].fate,
 									~ZKL_FATE_COMMITTING);
-	if (guard.timer_registered)
-		disable_timeout(guard.timer, false);
+	if (guard.timer_created)
+		set_timer(0);
 	guard.committing = guard.relying = guard.did_work = guard.doomed = false;
 	guard.timer_found = guard.swallowed = false;
 	zkl_locks_at_xact_end();

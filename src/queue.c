@@ -198,7 +198,7 @@ consider_grant(ZklQueue *queue)
 		return;
 	if (queue->czxid == 0 || queue->owner == 0)
 		return;					/* OWN is wanted and will tell */
-	if (false)
+	if (queue->owner != queue->session)
 		vanished(queue);
 	else
 		queue->state = ZKL_QUEUE_GRANTED;

@@ -29,6 +29,7 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -228,7 +229,7 @@ publish_lease(ZklTime now)
 			ereport(LOG,
 					(errmsg("zklock: lease is current again, %d held locks, %ld ms left",
 							count_held(), (long) ((worker.lease.deadline - now) / 1000)),
-					 errdetail("The lease had lapsed %ld ms ago; the ZooKeeper session is still 0x%" INT64_MODIFIER "x.",
+					 errdetail("The lease had lapsed %ld ms ago; the ZooKeeper session is still 0x%" PRIx64 ".",
 							   (long) ((now - published) / 1000), worker.session)));
 		worker.lapse_logged = false;
 		zkl_trouble_write("");
@@ -841,7 +842,7 @@ end_zookeeper_session(const char *why)
 	worker.held_back_sent = 0;
 
 	ereport(LOG,
-			(errmsg("zklock: ZooKeeper session 0x%" INT64_MODIFIER "x ended, %d held locks are lost",
+			(errmsg("zklock: ZooKeeper session 0x%" PRIx64 " ended, %d held locks are lost",
 					session, count_held()),
 			 errdetail("%s", why)));
 
@@ -870,7 +871,7 @@ on_connected(ZklTime now)
 	{
 		/* ours of before a crash: its locks belong to nobody any more */
 		ereport(LOG,
-				(errmsg("zklock: closing ZooKeeper session 0x%" INT64_MODIFIER "x of before the crash",
+				(errmsg("zklock: closing ZooKeeper session 0x%" PRIx64 " of before the crash",
 						session)));
 		close_client();
 		remember_session(0);
@@ -895,12 +896,13 @@ on_connected(ZklTime now)
 	{
 		worker.session = session;
 		zkl_lease_start(&worker.lease, timeout, ZKL_MS(zkl_server_tick_time));
+		zkl_lease_sent(&worker.lease, worker.handshake_bound);
 		remember_session(session);
-		snprintf(worker.member_path, sizeof(worker.member_path), "%s/.zklock/%s-%016" INT64_MODIFIER "x",
+		snprintf(worker.member_path, sizeof(worker.member_path), "%s/.zklock/%s-%016" PRIx64 "",
 				 zkl_root, zkl_server_name, session);
 		worker.member_known = false;
 		ereport(LOG,
-				(errmsg("zklock: ZooKeeper session 0x%" INT64_MODIFIER "x, timeout %d ms",
+				(errmsg("zklock: ZooKeeper session 0x%" PRIx64 ", timeout %d ms",
 						session, zkl_client_timeout(worker.client)),
 				 timeout != ZKL_MS(zkl_session_timeout) ?
 				 errdetail("The servers' limits changed the timeout of %d ms that zklock.session_timeout asks for.",
@@ -909,7 +911,7 @@ on_connected(ZklTime now)
 	else
 	{
 		ereport(LOG,
-				(errmsg("zklock: connected again, ZooKeeper session 0x%" INT64_MODIFIER "x is kept",
+				(errmsg("zklock: connected again, ZooKeeper session 0x%" PRIx64 " is kept",
 						session)));
 		zkl_lease_reconnected(&worker.lease, timeout, worker.handshake_bound);
 		publish_lease(now);
@@ -1524,7 +1526,7 @@ initialise(void)
 		zkl_lease_start(&worker.lease, zkl_survivor->timeout, ZKL_MS(zkl_server_tick_time));
 		worker.lease.deadline = zkl_word_deadline(pg_atomic_read_u64(&zkl_shared->lease));
 		worker.member_known = true;
-		snprintf(worker.member_path, sizeof(worker.member_path), "%s/.zklock/%s-%016" INT64_MODIFIER "x",
+		snprintf(worker.member_path, sizeof(worker.member_path), "%s/.zklock/%s-%016" PRIx64 "",
 				 zkl_root, zkl_server_name, worker.session);
 	}
 	adopt_entries();

@@ -49,6 +49,12 @@ typedef enum ZklSessionEvent
 	ZKL_EVENT_AUTH_FAILED
 } ZklSessionEvent;
 
+/* Room for a node's path and for a node's data. */
+#define ZKL_OP_TEXT_SIZE	1024
+
+_Static_assert(ZKL_OP_TEXT_SIZE >= ZKL_PATH_SIZE && ZKL_OP_TEXT_SIZE >= ZKL_NODEDATA_SIZE,
+			   "a reply's text may not fit");
+
 typedef struct ZklOp
 {
 	struct ZklOp *next;
@@ -73,7 +79,7 @@ typedef struct ZklOp
 	int64_t		ctime;			/* ms since 1970, the leader's clock */
 	ZklListing	listing;		/* LIST; uuid and mode are the caller's */
 	int			len;			/* GET: bytes in text */
-	char		text[ZKL_PATH_SIZE];	/* CREATE: the node's name. GET: data,
+	char		text[ZKL_OP_TEXT_SIZE];	/* CREATE: the node's name. GET: data,
 										 * cut. WATCH_*: its path. */
 } ZklOp;
 

@@ -74,7 +74,8 @@ zkl_quietly() {
 	rm -f "$log"
 }
 
-# Install what the build and the tests need and is not there.
+# zkl_need_packages [PACKAGE...]: install what the build and the tests need, and these,
+# as far as it is not there.
 zkl_need_packages() {
 	local major missing=() p
 	command -v apt-get >/dev/null ||
@@ -88,7 +89,7 @@ zkl_need_packages() {
 			major=${major%%/*}
 			wanted+=("postgresql-$major" "postgresql-server-dev-$major") ;;
 	esac
-	for p in "${wanted[@]}"; do
+	for p in "${wanted[@]}" "$@"; do
 		zkl_installed "$p" || missing+=("$p")
 	done
 	if [ ${#missing[@]} -gt 0 ]; then

@@ -20,12 +20,16 @@
 #							and new connections are left in the kernel's backlog
 #	NAME refuse | accept	refuse new connections (the rest stay) | take them again
 #	NAME cut				reset all connections
+#	NAME hang_up			freeze, and reset the side that dialed; the other side
+#							is told nothing
 #	NAME drop_replies		forward what the client sends, throw the answers away
 #	NAME lose_reply [OP]	let the next request (of type OP) reach the server,
 #							wait until the server has answered it, throw that answer
 #							away and reset: done, and the client cannot know
 #	NAME lose_request [OP]	reset before the next request (of type OP) is
 #							forwarded: not done, and the client cannot know
+#	NAME session			"ok ID PASSWORD", both in hex, of the ZooKeeper session whose
+#							handshake was the last one to pass
 #	NAME status				"ok MODE connections=N fired=N"; fired counts the
 #							lose_* that have struck
 #
@@ -211,6 +215,18 @@ sub reset_connection
 	return;
 }
 
+# Reset for the one who dialed; the other keeps his half for as long as the route is
+# frozen.
+sub hang_up
+{
+	my ($conn) = @_;
+	my $socket = $conn->{socket}[0] or return;
+	setsockopt($socket, SOL_SOCKET, SO_LINGER, pack('ii', 1, 0));
+	close $socket;
+	$conn->{socket}[0] = undef;
+	return;
+}
+
 sub take_in
 {
 	my ($conn, $side) = @_;
@@ -338,6 +354,9 @@ sub server_bytes
 			reset_connection($conn);
 			return '';
 		}
+		# the answer to a handshake: version, timeout, ZooKeeper session, password
+		$route->{session} = sprintf '%016x %s', unpack 'x12 q> x4 H32', $frame
+		  if !$conn->{greeted}[1] && !$conn->{unframed} && length $frame >= 40;
 		$conn->{greeted}[1] = 1;
 		$forward .= $frame unless $route->{mode} eq 'drop_replies';
 	}
@@ -413,9 +432,18 @@ sub command
 		return sprintf 'ok %s connections=%d fired=%d', $route->{mode}, scalar @mine,
 		  $route->{fired};
 	}
+	elsif ($verb eq 'session')
+	{
+		return defined $route->{session} ? "ok $route->{session}" : 'error no handshake yet';
+	}
 	elsif ($verb eq 'cut')
 	{
 		reset_connection($_) foreach @mine;
+	}
+	elsif ($verb eq 'hang_up')
+	{
+		$route->{mode} = 'freeze';
+		hang_up($_) foreach @mine;
 	}
 	elsif ($verb eq 'refuse')
 	{
@@ -428,6 +456,8 @@ sub command
 	}
 	elsif ($verb =~ /^(?:pass|freeze|drop_replies|lose_reply|lose_request)$/)
 	{
+		# half of a connection has nothing to say any more
+		reset_connection($_) foreach grep { !$_->{socket}[0] } @mine;
 		$route->{mode} = $verb;
 		$route->{op} = $op;
 	}

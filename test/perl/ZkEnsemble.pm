@@ -407,13 +407,14 @@ sub log_tail
 =item $zk->proxy($n, @command)
 
 The proxy before node $n (option proxy): 'freeze', 'pass', 'refuse', 'accept',
-'cut', 'drop_replies', 'lose_reply', 'lose_request', 'status', as described at the
+'cut', 'hang_up', 'drop_replies', 'lose_reply', 'lose_request', 'session', 'status', as described at the
 head of zkproxy.pl. Without $n defined: all nodes. Returns the answer of the last.
 
-=item $zk->isolate($n), $zk->rejoin($n)
+=item $zk->isolate($n), $zk->isolate($n, hang_up => 1), $zk->rejoin($n)
 
 With the option quorum_proxy: cut node $n off from the other two, in both
-directions, so that nobody is told. Its clients stay connected to it.
+directions, so that nobody is told. Its clients stay connected to it. With hang_up the
+other two are told, if it was them who dialed: the followers of a leader.
 
 =cut
 
@@ -427,19 +428,24 @@ sub proxy
 	return $answer;
 }
 
-sub isolate { my ($self, $node) = @_; return $self->_quorum_links($node, 'freeze'); }
-sub rejoin { my ($self, $node) = @_; return $self->_quorum_links($node, 'pass'); }
+sub isolate
+{
+	my ($self, $node, %opt) = @_;
+	return $self->_quorum_links($node, 'freeze', $opt{hang_up} ? 'hang_up' : 'freeze');
+}
+
+sub rejoin { my ($self, $node) = @_; return $self->_quorum_links($node, 'pass', 'pass'); }
 
 sub _quorum_links
 {
-	my ($self, $node, $verb) = @_;
+	my ($self, $node, $verb_out, $verb_in) = @_;
 	croak 'the quorum links have no proxy' unless $self->{quorum_proxy};
 	foreach my $other (grep { $_ != $node } $self->all)
 	{
 		foreach my $kind (qw(quorum election))
 		{
-			$self->_proxy_command("$kind$node$other", $verb);
-			$self->_proxy_command("$kind$other$node", $verb);
+			$self->_proxy_command("$kind$node$other", $verb_out);
+			$self->_proxy_command("$kind$other$node", $verb_in);
 		}
 	}
 	return;

@@ -13,18 +13,18 @@ use ZkTest;
 use constant { LIMIT => 1, ROUNDS => 5 };
 
 my $zk = ZkEnsemble->new(tick => 500)->start;
-# The file copy strategy (there from version 15 on) needs two checkpoints, which are not
-# what is measured here; version 14 has no other.
 my $node = zk_server('a', $zk, conf => "fsync = off\n");
 
-# How long does it take without us? On a slow machine the limit moves with that.
+# Seconds that each took. Whoever hangs in a barrier can be cancelled; the test then
+# fails by the time it took, and the next rounds do not hang as well.
 sub round_trip
 {
 	my ($database) = @_;
+	local $ENV{PGOPTIONS} = '-c statement_timeout=10s';
 	my $start = time;
-	$node->safe_psql('postgres', "CREATE DATABASE $database");
+	$node->psql('postgres', "CREATE DATABASE $database");
 	my $created = time;
-	$node->safe_psql('postgres', "DROP DATABASE $database");
+	$node->psql('postgres', "DROP DATABASE $database");
 	return ($created - $start, time - $created);
 }
 
@@ -54,6 +54,7 @@ foreach my $case (@states)
 		my ($create, $drop) = round_trip("barrier_$i");
 		$slowest_create = $create if $create > $slowest_create;
 		$slowest_drop = $drop if $drop > $slowest_drop;
+		last if $create > 10 * LIMIT || $drop > 10 * LIMIT;
 	}
 	cmp_ok($slowest_create, '<', LIMIT, "CREATE DATABASE, ZooKeeper $state");
 	cmp_ok($slowest_drop, '<', LIMIT, "DROP DATABASE, ZooKeeper $state");

@@ -207,6 +207,30 @@ test_gaps(void)
 	}
 	CHECK_INT(zkl_lease_margin(&l, ZKL_MS(125600)), ZKL_MS(2010), "and is forgotten after 2 T");
 
+	/* an answer is remembered for T to 2 T, also when none comes for long */
+	zkl_lease_start(&l, SEC(10), SEC(2));
+	zkl_lease_sent(&l, SEC(100));
+	zkl_lease_acked(&l, SEC(100), ZKL_MS(100100));
+	zkl_lease_sent(&l, ZKL_MS(110200));
+	zkl_lease_acked(&l, ZKL_MS(110200), ZKL_MS(110200));
+	CHECK_INT(zkl_lease_margin(&l, SEC(130)), ZKL_MS(1600), "0.1 is remembered 10 s later");
+	zkl_lease_sent(&l, SEC(131));
+	zkl_lease_acked(&l, SEC(131), SEC(131));
+	zkl_lease_sent(&l, SEC(160));
+	CHECK_INT(zkl_lease_margin(&l, SEC(175)), ZKL_MS(1500), "and not 30 s later");
+	zkl_lease_sent(&l, SEC(200));
+	zkl_lease_acked(&l, SEC(200), ZKL_MS(200100));
+	zkl_lease_sent(&l, SEC(230));
+	zkl_lease_acked(&l, SEC(230), SEC(230));
+	CHECK_INT(zkl_lease_margin(&l, SEC(245)), ZKL_MS(1500), "nor after 30 s of silence");
+
+	/* what the stall guard catches counts as T/4 */
+	zkl_lease_sent(&l, SEC(300));
+	zkl_lease_acked(&l, SEC(300), SEC(308));
+	CHECK_INT(zkl_lease_margin(&l, SEC(315)), ZKL_MS(4000), "a stall: 1 + 2.5 + 0.5");
+	zkl_lease_reconnected(&l, SEC(10), SEC(309));
+	CHECK_INT(zkl_lease_margin(&l, SEC(309)), ZKL_MS(1500), "a new connection is not blamed for it");
+
 	/* more in T than are remembered: against all of them */
 	for (int round = 0; round < 200; round++)
 	{

@@ -433,7 +433,9 @@ test_nodes(void)
 	CHECK(!zkl_node_has_uuid("_c_0F8FAD5B-D9CB-469F-A165-70867728950E-lock-0000000012", UUID),
 		  "uuid in upper case is another");
 	CHECK(!zkl_node_has_uuid("", UUID) && !zkl_node_has_uuid("_c_", UUID), "short children");
-	CHECK(!zkl_node_has_uuid("_c_-lock-0000000012", ""), "an empty uuid owns nothing");
+	CHECK(!zkl_node_has_uuid("_c_-lock-0000000012", "") && !zkl_node_has_uuid("_c_", ""),
+		  "an empty uuid owns nothing");
+	CHECK(!zkl_node_has_uuid("_c_" UUID "-lock-0000000012", UUID "x"), "nor does a longer one");
 	CHECK(!zkl_node_has_uuid("_c_0f8fad5b-d9cb-lock-0000000012", "0f8fad5b-d9cb"),
 		  "nor does part of one");
 }

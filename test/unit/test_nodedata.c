@@ -184,6 +184,7 @@ static const ReadCase read_cases[] = {
 	JSON("{\"server\":\"\\uDE00\"}", "\xEF\xBF\xBD", 0, ""),
 	JSON("{\"server\":\"\\uD83D\\uD83D\\uDE00\"}", "\xEF\xBF\xBD\xF0\x9F\x98\x80", 0, ""),
 	JSON("{\"server\":\"\\uD83D\\u0041\"}", "\xEF\xBF\xBD" "A", 0, ""),
+	JSON("{\"server\":\"\\uD83D\\uE000\"}", "\xEF\xBF\xBD\xEE\x80\x80", 0, ""),
 	JSON("{\"server\":\"\\uD83D\\n\"}", "\xEF\xBF\xBD?", 0, ""),
 	JSON("{\"server\":\"a\\u0000b\"}", "a?b", 0, ""),
 	JSON("{\"server\":\"\\u001b[31m\\u009b\\u007f\\u202e\"}", "?[31m???", 0, ""),

@@ -257,6 +257,13 @@ test_lost_reply(void)
 	zkl_queue_deleted(&queue, ZKL_RC_OK);
 	CHECK_INT(queue.state, ZKL_QUEUE_NEW, "it queues again");
 	CHECK_STR(queue.uuid, "", "with a fresh uuid");
+
+	queue = fresh(false);
+	l = listing(1, NODE_A);
+	send_all(&queue);
+	zkl_queue_created(&queue, ZKL_RC_OK, NODE_A, 100, SESSION + 1);
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK(queue.state != ZKL_QUEUE_GRANTED, "node_of_another_session_is_not_granted");
 }
 
 static void
@@ -281,6 +288,10 @@ test_predecessor(void)
 	zkl_queue_pred_gone(&queue);
 	CHECK(queue.state != ZKL_QUEUE_GRANTED, "own_watch_of_an_older_connection_is_not_enough");
 	CHECK(zkl_queue_wanted(&queue) & ZKL_OP_LIST, "it lists again");
+	l = listing(1, NODE_A);
+	send_all(&queue);
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK(queue.state != ZKL_QUEUE_GRANTED, "listing_of_an_older_connection_does_not_count");
 
 	/* the predecessor's watch can be another request's: its event may come
 	 * before our own node was seen */

@@ -1,0 +1,183 @@
+# A lapse is not a loss: while the lease is not current nothing commits; when the same
+# ZooKeeper session comes back, idle backends have their locks again. A loss stays until
+# it is acknowledged.
+
+use strict;
+use warnings;
+
+use Test::More;
+use Time::HiRes qw(time sleep);
+use ZkTest;
+
+# An unknown tick leaves the lease well short of the ZooKeeper session: room for a lapse
+# that is over before the expiry.
+my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
+my $node = zk_server('a', $zk, conf => "zklock.session_timeout = 6s\nzklock.server_tick_time = 0");
+my $log = $node->logfile;
+
+$node->safe_psql('postgres', 'CREATE TABLE work (what text)');
+
+sub rows
+{
+	my ($what) = @_;
+	return $node->safe_psql('postgres', "SELECT count(*) FROM work WHERE what = '$what'");
+}
+
+sub member { return join ',', grep { /^a-/ } $zk->ls(ROOT . '/.zklock') }
+
+# Wait for a line in the log from $offset on.
+sub logged
+{
+	my ($pattern, $offset, $timeout) = @_;
+	return defined poll_until(
+		sub { PostgreSQL::Test::Utils::slurp_file($log, $offset) =~ $pattern }, $timeout // 15);
+}
+
+my $first_session = member();
+
+# One lapse, seen from all sides.
+{
+	my $idle = ZkTest::Session->new($node);
+	my $doomed = ZkTest::Session->new($node);
+	my $stopped = ZkTest::Session->new($node);
+	my $reader = ZkTest::Session->new($node);
+	my $token = $idle->query(q{SELECT zk_lock_acquire('idle')});
+	$doomed->query(q{SET zklock.idle_loss = 'doom'; BEGIN; INSERT INTO work VALUES ('doomed'); SELECT zk_xact_lock_acquire('doomed')});
+	$stopped->query(q{BEGIN; INSERT INTO work VALUES ('stopped'); SELECT zk_xact_lock_acquire('stopped')});
+	$reader->query(q{SELECT zk_lock_acquire('reader'); BEGIN; SELECT count(*) FROM work});
+	my $offset = -s $log;
+
+	kill 'STOP', $stopped->backend;
+	$zk->proxy(1, 'freeze');
+	ok(logged(qr/lease lapsed, 4 held locks/, $offset), 'the lapse is in the log, with the number of locks');
+
+	like($idle->query('SELECT 1'), qr/ZK001/, 'lapsed: a statement fails');
+	like($idle->query(q{INSERT INTO work VALUES ('lapsed')}), qr/ZK001/, 'lapsed: so does a write');
+	is($idle->query(q{SELECT zk_lock_is_held('idle')}), 'f', 'lapsed: one may ask');
+	like($idle->query(q{SELECT zk_fencing_token('idle')}), qr/ZK001/, 'lapsed: there is no token');
+	is($idle->query('BEGIN; SHOW zklock.idle_loss; ROLLBACK'), 'terminate', 'lapsed: transaction control and SHOW pass');
+	my ($code, undef, $stderr) = $node->psql('postgres', q{SELECT zk_lock_try_acquire('new')});
+	like($stderr, qr/could not reach ZooKeeper/, 'lapsed: nothing is granted');
+
+	# to acquire again what one holds waits for the lease, and not for others
+	$idle->send(q{SELECT zk_lock_acquire('idle')});
+	$zk->proxy(1, 'pass');
+	is($idle->wait(10), $token, 'acquired again: waits until it is certain, same token');
+	ok(logged(qr/lease is current again, 4 held locks/, $offset), 'the recovery is in the log');
+	is(member(), $first_session, 'the ZooKeeper session is the same');
+
+	is($idle->query(q{INSERT INTO work VALUES ('idle'); SELECT zk_fencing_token('idle')}), $token,
+		'recovered: the idle backend goes on with its lock');
+	like($doomed->query('COMMIT'), qr/ZK001/, 'recovered: a transaction that was open during the lapse does not commit');
+	kill 'CONT', $stopped->backend;
+	like($stopped->query('SELECT 1; COMMIT'), qr/ZK001|57P01/, 'recovered: not even one that was stopped all the time');
+	like($reader->query('SELECT count(*) FROM work; COMMIT'), qr/ZK001/, 'recovered: nor one that only read');
+	is($reader->query(q{SELECT zk_lock_is_held('reader')}), 't', 'but its lock is held on');
+	is(rows($_), 0, "no row: $_") foreach qw(doomed stopped lapsed);
+	is(rows('idle'), 1, 'the row written after the recovery is there');
+	$_->quit foreach $idle, $doomed, $stopped, $reader;
+}
+
+# Two outages, together longer than the lease, but neither alone: nothing happens.
+{
+	my $offset = -s $log;
+	my $holder = ZkTest::Session->new($node);
+	$holder->query(q{BEGIN; INSERT INTO work VALUES ('twice'); SELECT zk_xact_lock_acquire('twice')});
+	$holder->send('SELECT pg_sleep(6)');
+	foreach (1, 2)
+	{
+		# exactly these lengths are what is tested
+		$zk->proxy(1, 'freeze');
+		sleep 1.9;
+		$zk->proxy(1, 'pass');
+		sleep 1.1;
+	}
+	unlike($holder->wait(10), qr/ERROR/, 'two short outages: the statement is not cancelled');
+	unlike($holder->query('COMMIT'), qr/ERROR/, 'two short outages: it commits');
+	is(rows('twice'), 1, 'two short outages: the row is there');
+	unlike(PostgreSQL::Test::Utils::slurp_file($log, $offset), qr/lease lapsed/, 'two short outages: no lapse');
+	$holder->quit;
+}
+
+# Lost and not acknowledged.
+my $lock_number = 0;
+sub lose
+{
+	my ($session) = @_;
+	my $lock = 'lost ' . ++$lock_number;
+	my $offset = -s $log;
+	$session->query("SELECT zk_lock_acquire('$lock')");
+	my ($contender) = contenders($zk, $lock);
+	$zk->delete(lock_directory($lock) . "/$contender");
+	ok(logged(qr/lock "$lock" of process \d+ is lost.*Its node was deleted/s, $offset, 2), "$lock: the loss is in the log");
+	return $lock;
+}
+
+{
+	my $session = ZkTest::Session->new($node);
+	my $lock = lose($session);
+	like($session->query($_), qr/ZK001: lock "$lock" is lost.*Its node in ZooKeeper was deleted/s, "not acknowledged: fails: $_")
+	  foreach 'SELECT 1', 'INSERT INTO work VALUES (1)', 'CREATE TABLE never (a int)', 'VALUES (1)',
+	  "SELECT zk_lock_is_held('$lock') FROM generate_series(1, 2)", "SELECT zk_lock_is_held('$lock'), pg_backend_pid()",
+	  "SELECT zk_lock_is_held(current_user::text)", 'EXPLAIN ANALYZE SELECT 1', 'DO $$ BEGIN END $$', 'PREPARE p AS SELECT 1',
+	  '\lo_unlink 1', 'VACUUM work', 'COPY work TO STDOUT';
+	unlike($session->query($_), qr/ERROR/, "not acknowledged: passes: $_")
+	  foreach 'BEGIN; COMMIT', 'BEGIN; SAVEPOINT s; ROLLBACK TO s; RELEASE s; ROLLBACK', 'SET work_mem = 4096',
+	  'RESET work_mem', 'SHOW work_mem', 'DEALLOCATE ALL', 'CLOSE ALL', "SELECT zk_lock_is_held('$lock')";
+	like($session->query("SELECT zk_lock_release('$lock')"), qr/WARNING:  ZK001: .*had been lost.*\nf$/s, 'release: WARNING, false');
+	is($session->query('SELECT 1'), 1, 'released: acknowledged');
+
+	$lock = lose($session);
+	like($session->query("SELECT zk_lock_acquire('$lock') > 0"), qr/ZK001/, 'an expression over it is not a direct call');
+	like($session->query("SELECT zk_lock_acquire('$lock')"), qr/^\d+$/, 'acquired again: acknowledged');
+	is($session->query('SELECT 1'), 1, 'and goes on');
+	lose($session);
+	is($session->query('SELECT zk_lock_release_all()'), 2, 'release_all: counts both');
+	is($session->query('SELECT 1'), 1, 'release_all: acknowledged');
+	lose($session);
+	is($session->query('DISCARD ALL; SELECT 1'), 1, 'DISCARD ALL: acknowledged');
+
+	# what was released or acquired again does not save the transaction that relied on it
+	$session->query('BEGIN; INSERT INTO work VALUES (\'relied\')');
+	$lock = lose($session);
+	$session->query("SELECT zk_lock_release('$lock')");
+	like($session->query('COMMIT; SELECT 1'), qr/ZK001|rolled back|^1$/s, 'released in the doomed transaction');
+	is(rows('relied'), 0, 'which does not commit');
+	$session->quit;
+}
+
+# Deleted under a stacked hold: the whole stack is gone with the first release.
+{
+	my $session = ZkTest::Session->new($node);
+	$session->query("SELECT zk_lock_acquire('stack')") foreach 1 .. 3;
+	my ($contender) = contenders($zk, 'stack');
+	$zk->delete(lock_directory('stack') . "/$contender");
+	poll_until(sub { $session->query(q{SELECT zk_lock_is_held('stack')}) eq 'f' }, 2);
+	like($session->query(q{SELECT zk_lock_release('stack')}), qr/had been lost/, 'stack: the first release says so');
+	like($session->query(q{SELECT zk_lock_release('stack')}), qr/you don't own/, 'stack: there is nothing behind it');
+	$session->quit;
+}
+
+# Ended while idle in a transaction: the log says why, which the client's message cannot.
+{
+	my $offset = -s $log;
+	my $session = ZkTest::Session->new($node);
+	$session->query(q{BEGIN; INSERT INTO work VALUES ('idle'); SELECT zk_xact_lock_acquire('terminated')});
+	my ($contender) = contenders($zk, 'terminated');
+	$zk->delete(lock_directory('terminated') . "/$contender");
+	ok(logged(qr/connection terminated because lock "terminated" is lost/, $offset, 3), 'terminated while idle: the log says why');
+	like($session->query('SELECT 1'), qr/57P01|server closed/, 'terminated while idle: the connection is gone');
+
+	# without an xid nothing is in the way: only doomed
+	$session = ZkTest::Session->new($node);
+	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('doomed only')});
+	($contender) = contenders($zk, 'doomed only');
+	$zk->delete(lock_directory('doomed only') . "/$contender");
+	poll_until(sub { contenders($zk, 'doomed only') == 0 }, 2);
+	like($session->query('SELECT 1'), qr/ZK001/, 'idle without a write: the connection stays, the statement fails');
+	is($session->query('ROLLBACK; SELECT 1'), 1, 'and after ROLLBACK it goes on');
+	$session->quit;
+}
+
+$node->stop;
+done_testing();

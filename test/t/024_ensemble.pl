@@ -1,0 +1,253 @@
+# Three ZooKeeper nodes and their faults. What one node's death or silence costs is a
+# reconnection and nothing else; what cuts the holder off costs it the lock, and it knows
+# before anybody else has it.
+#
+# ENSEMBLE_TRIALS (default 1) repeats each fault; the design's figures are of 30.
+
+use strict;
+use warnings;
+
+use Test::More;
+use List::Util qw(min);
+use Time::HiRes qw(time sleep);
+use ZkTest;
+
+my $trials = $ENV{ENSEMBLE_TRIALS} // 1;
+my $zk = ZkEnsemble->new(nodes => 3, tick => 2000, proxy => 1, quorum_proxy => 1)->start;
+
+# One server of each timeout behind the proxies, and the other that waits, which talks to
+# the nodes directly so that what happens to the first does not happen to it.
+my %holder_of = map {
+	($_ => zk_server("a$_", $zk, conf => "zklock.session_timeout = ${_}s"))
+} (4, 10);
+my $other = zk_server('b', $zk, conf => 'zklock.session_timeout = 4s', hosts => $zk->direct_hosts);
+$_->safe_psql('postgres', 'CREATE TABLE work (what text)') foreach values %holder_of;
+my $number = 0;
+
+# Which node does this server's worker talk to? The proxies know.
+sub node_of
+{
+	my ($server) = @_;
+	my $worker = $server->safe_psql('postgres',
+		q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
+	my @ports = map { /:(\d+)$/ } split /,/, $zk->hosts;
+	# /proc/net/tcp names the sockets, /proc/pid/fd those of the worker
+	my %inode = map { (readlink($_) // '') =~ /^socket:\[(\d+)\]/ ? ($1 => 1) : () } glob "/proc/$worker/fd/*";
+	open my $fh, '<', '/proc/net/tcp' or die "/proc/net/tcp: $!";
+	while (<$fh>)
+	{
+		my @f = split;
+		next unless $f[9] && $inode{ $f[9] } && $f[3] eq '01';
+		my $port = hex((split /:/, $f[2])[1]);
+		foreach my $i (0 .. $#ports)
+		{
+			return $i + 1 if $ports[$i] == $port;
+		}
+	}
+	return;
+}
+
+# Make the server's worker talk to $node, by refusing the others for a moment.
+sub move_to
+{
+	my ($server, $node) = @_;
+	return if (node_of($server) // 0) == $node;
+	my @others = grep { $_ != $node } $zk->all;
+	$zk->proxy($_, 'refuse') foreach @others;
+	$zk->proxy($_, 'cut') foreach @others;
+	my $moved = poll_until(sub { (node_of($server) // 0) == $node }, 20);
+	$zk->proxy($_, 'accept') foreach @others;
+	die "the worker does not move to node $node" unless defined $moved;
+	wait_for_lease($server);
+	return;
+}
+
+sub everything_works_again
+{
+	$zk->wait_for_quorum;
+	wait_for_lease($_) foreach values %holder_of, $other;
+	return;
+}
+
+# A transaction that wrote holds a lock, and somebody waits for it.
+sub begin_holding
+{
+	my ($server) = @_;
+	my $lock = 'ensemble/number ' . ++$number;
+	my $run = {
+		lock => $lock,
+		server => $server,
+		holder => ZkTest::Session->new($server),
+		waiter => ZkTest::Session->new($other),
+	};
+	my $token = $run->{holder}->query("BEGIN; INSERT INTO work VALUES ('$lock'); SELECT zk_xact_lock_acquire('$lock')");
+	die $token unless $token =~ /^\d+$/;
+	$run->{waiter}->send("SELECT zk_lock_acquire('$lock')");
+	poll_until(sub { contenders($zk, $lock) == 2 }, 10) // die "no waiter for $lock";
+	return $run;
+}
+
+sub row_is_there
+{
+	my ($run) = @_;
+	return $run->{server}->safe_psql('postgres', "SELECT count(*) FROM work WHERE what = '$run->{lock}'");
+}
+
+# The fault must not cost the lock: while it lasts the transaction goes on, and commits.
+sub survives
+{
+	my ($server, $seconds, $fault, $cure) = @_;
+	my $run = begin_holding($server);
+	$run->{holder}->send("SELECT pg_sleep($seconds)");
+	$fault->();
+	my $answer = $run->{holder}->wait($seconds + 10);
+	my $commit = $run->{holder}->query('COMMIT');
+	$cure->();
+	$_->quit foreach $run->{holder}, $run->{waiter};
+	return $answer !~ /ERROR/ && $commit !~ /ERROR/ && row_is_there($run) == 1;
+}
+
+# The fault costs the lock. Returns by how many seconds the holder knew it before the
+# waiter was granted, undef when the holder was not cancelled.
+sub lead
+{
+	my ($server, $fault, $cure, $limit) = @_;
+	my $run = begin_holding($server);
+	$run->{holder}->send('SELECT pg_sleep(120)');
+	$fault->();
+	my ($ended, $granted);
+	poll_until(
+		sub {
+			$ended = time if !defined $ended && $run->{holder}->answered;
+			$granted = time if !defined $granted && $run->{waiter}->answered;
+			return defined $ended && defined $granted;
+		}, $limit);
+	my $answer = defined $ended ? $run->{holder}->wait : '';
+	my $commit = $run->{holder}->query('COMMIT; SELECT 1', 10);
+	$cure->();
+	my $rows = row_is_there($run);
+	$_->kill_client foreach $run->{holder}, $run->{waiter};
+	return unless $answer =~ /ZK001/ && $rows == 0 && defined $granted;
+	return $granted - $ended;
+}
+
+foreach my $timeout (4, 10)
+{
+	my $server = $holder_of{$timeout};
+	my $what = "T = $timeout s";
+
+	# The holder's node dies, or falls silent, and the next one is there.
+	my ($killed, $silent) = (0, 0);
+	foreach (1 .. $trials)
+	{
+		everything_works_again();
+		my ($follower) = $zk->followers;
+		move_to($server, $follower);
+		$killed++ unless survives($server, $timeout, sub { $zk->kill_node($follower) },
+			sub { $zk->start_node($follower) });
+
+		everything_works_again();
+		my $node = node_of($server);
+		$silent++ unless survives($server, $timeout, sub { $zk->proxy($node, 'freeze') },
+			sub { $zk->proxy($node, 'pass') });
+	}
+	is($killed, 0, "$what: holder's node killed: no abort in $trials trials");
+	is($silent, 0, "$what: holder's node black-holed: no abort in $trials trials");
+
+	# The holder's node is cut off from the other two and goes on talking to the holder.
+	# Where the holder can reach another node it goes there: its heartbeat is a write, which
+	# the cut off node cannot acknowledge.
+	foreach my $role ('follower', 'leader')
+	{
+		my $escaped = 0;
+		my @leads;
+		foreach (1 .. $trials)
+		{
+			everything_works_again();
+			my $node = $role eq 'leader' ? $zk->leader : ($zk->followers)[0];
+			move_to($server, $node);
+			if ($role eq 'follower')
+			{
+				$escaped++ if survives($server, $timeout, sub { $zk->isolate($node) }, sub { $zk->rejoin($node) });
+				everything_works_again();
+				$node = ($zk->followers)[0];
+				move_to($server, $node);
+			}
+
+			# Where it cannot, the lock is lost, and it is the first to know.
+			my @others = grep { $_ != $node } $zk->all;
+			push @leads, lead(
+				$server,
+				sub { $zk->proxy($_, 'refuse') foreach @others; $zk->isolate($node) },
+				sub { $zk->rejoin($node); $zk->proxy($_, 'accept') foreach @others },
+				90);
+		}
+		is($escaped, $trials, "$what: follower cut off: the holder goes to another node, no abort in $trials trials")
+		  if $role eq 'follower';
+		is(scalar(grep { defined } @leads), $trials, "$what: $role cut off: the holder is cancelled each time");
+		cmp_ok(min(map { $_ // -99 } @leads), '>=', 0, "$what: $role cut off: before the other is granted");
+		note sprintf '%s: %s cut off: leads %s', $what, $role, join ' ', map { sprintf '%.2f', $_ // -99 } @leads;
+	}
+
+	# The leader pauses and wakes: whatever that does, never two.
+	everything_works_again();
+	foreach my $pause (3, 6)
+	{
+		my $leader = $zk->leader;
+		my ($follower) = $zk->followers;
+		move_to($server, $follower);
+		my $run = begin_holding($server);
+		$run->{holder}->send('SELECT pg_sleep(12)');
+		$zk->freeze_node($leader);
+		my $thaw_at = time + $pause;
+		my ($ended, $granted);
+		poll_until(
+			sub {
+				$zk->thaw_node($leader), undef $thaw_at if defined $thaw_at && time >= $thaw_at;
+				$granted = time if !defined $granted && $run->{waiter}->answered;
+				$ended = time if !defined $ended && $run->{holder}->answered;
+				return defined $ended && !defined $thaw_at;
+			}, 40);
+		my $answer = $run->{holder}->wait // '';
+		my $commit = $run->{holder}->query('COMMIT');
+		my $committed = time;
+		my $rows = row_is_there($run);
+		note sprintf '%s: leader paused %d s: %s', $what, $pause, $rows ? 'survived' : 'aborted';
+		if ($rows)
+		{
+			ok(!defined $granted || $granted >= $committed, "$what: leader paused $pause s: committed before the other was granted");
+		}
+		else
+		{
+			ok(!defined $granted || $ended <= $granted, "$what: leader paused $pause s: cancelled before the other was granted");
+			like("$answer $commit", qr/ZK001/, "$what: leader paused $pause s: ZK001");
+		}
+		$_->kill_client foreach $run->{holder}, $run->{waiter};
+		everything_works_again();
+	}
+
+	# The leader dies; the others elect one within the lease, or they do not.
+	my ($kept, $aborted) = (0, 0);
+	foreach (1 .. $trials)
+	{
+		everything_works_again();
+		my $leader = $zk->leader;
+		my $follower = ($zk->followers)[0];
+		move_to($server, $follower);
+		my $offset = -s $server->logfile;
+		if (survives($server, $timeout, sub { $zk->kill_node($leader) }, sub { $zk->start_node($leader) }))
+		{
+			$kept++;
+		}
+		else
+		{
+			$aborted++;
+			like(PostgreSQL::Test::Utils::slurp_file($server->logfile, $offset), qr/lease lapsed|ended/,
+				"$what: leader killed: aborted because no new leader came in time");
+		}
+	}
+	is($kept + $aborted, $trials, "$what: leader killed: $kept kept the lock, $aborted aborted");
+}
+
+$_->stop foreach values %holder_of, $other;
+done_testing();
