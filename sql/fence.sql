@@ -100,6 +100,11 @@ MERGE INTO ledger USING (VALUES (1), (2)) v (id) ON v.id = ledger.id
 INSERT INTO ledger VALUES (1, 'again') ON CONFLICT (id) DO UPDATE SET note = excluded.note;
 COMMIT;
 SELECT * FROM ledger ORDER BY id;
+-- the first thing that a new backend does
+\c -
+INSERT INTO ledger VALUES (1);
+TRUNCATE ledger;
+SET client_min_messages = warning;
 -- it goes with its transaction
 INSERT INTO ledger VALUES (3);
 -- another resource's does not count

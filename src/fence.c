@@ -107,7 +107,8 @@ static struct
 	int			maxpasses;
 
 	/* one up whenever a pass is added, changed or forgotten: what a trigger
-	 * remembers for its next row is good while this stands still */
+	 * remembers for its next row is good while this stands still; never 0,
+	 * which is the epoch of a trigger that remembers nothing */
 	uint64		epoch;
 	bool		callbacks_registered;
 
@@ -115,7 +116,7 @@ static struct
 	SPIPlanPtr	select_plan;
 	SPIPlanPtr	insert_plan;
 	SPIPlanPtr	update_plan;
-} fence;
+} fence = {.epoch = 1};
 
 /* What a trigger remembers from row to row, in its FmgrInfo. */
 typedef struct GuardCall
