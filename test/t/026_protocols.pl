@@ -153,6 +153,12 @@ sub lose
 	$implicit->execute('', 0);
 	is_fine($implicit->flush, 'an implicit transaction has written and is not ended');
 
+	my $stalled = connection();
+	acquire($stalled, 'zk_lock_acquire');
+	$stalled->bind('', 'insert', 'lapsed');
+	$stalled->execute('', 0);
+	is_fine($stalled->flush, 'another one');
+
 	acquire($fast, 'zk_lock_acquire');
 	is_fine($fast->prepared('begin'), 'a transaction');
 	is_fine($fast->call($oid{'lo_creat(int)'}, -1), 'it wrote by the fast path');
@@ -164,12 +170,13 @@ sub lose
 	is_lost($explicit->sync, 'lapsed: a portal is not fetched on');
 	is_lost($implicit->sync, 'lapsed: Sync does not commit');
 	is_lost($fast->call($oid{'lo_creat(int)'}, -1), 'lapsed: a function by the fast path');
+	ok($stalled->answer('Z')->{ended}, 'lapsed: an implicit transaction whose Sync does not come is ended');
 	$zk->proxy(1, 'pass');
 	is($explicit->prepared('commit')->{status}, 'I', 'COMMIT ends the transaction');
 	is($fast->prepared('commit')->{status}, 'I', 'COMMIT ends the transaction');
 	is(rows('lapsed'), 0, 'no row is there');
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM pg_largeobject_metadata'), 0, 'nor a large object');
-	$_->close foreach $explicit, $implicit, $fast;
+	$_->close foreach $explicit, $implicit, $fast, $stalled;
 }
 
 $node->stop;
