@@ -1,0 +1,377 @@
+# Chaos: two PostgreSQL servers, three ZooKeeper nodes, a random workload, random faults,
+# and a checker over what happened.
+#
+#	test/chaos [MINUTES] [SEED]
+#
+# Every transaction writes a row with the token of the lock that it holds; PostgreSQL keeps
+# the time of each commit. Afterwards, from both databases and from what the clients were
+# answered: no commit under a token after a higher token of the same lock was granted;
+# tokens rise in the order of the grants; every statement ended; no node is left.
+#
+# The seed decides what is tried and when, not how the machine schedules it: a seed that
+# found something is likely, not sure, to find it again. CHAOS_MINUTES, CHAOS_SEED.
+
+use strict;
+use warnings;
+
+use Test::More;
+use Time::HiRes qw(time sleep);
+use ZkTest;
+
+my $minutes = $ENV{CHAOS_MINUTES} // 3;
+my $seed = $ENV{CHAOS_SEED} // 1;
+my @locks = map { "chaos/lock $_" } 'a' .. 'c';
+use constant CLIENTS => 7;    # of each server
+
+srand $seed;
+note "seed $seed, $minutes minutes";
+
+my $zk = ZkEnsemble->new(nodes => 3, tick => 500, proxy => 1, quorum_proxy => 1)->start;
+my @servers = map {
+	zk_server($_, $zk, conf => <<'END')
+zklock.session_timeout = 4s
+track_commit_timestamp = on
+restart_after_crash = on
+log_min_messages = warning
+log_statement = none
+END
+} 'a', 'b';
+$_->safe_psql('postgres', 'CREATE TABLE work (lock text, token bigint, client text)') foreach @servers;
+
+my (@grants, %count, @violations);
+my $violations = 0;
+
+sub violation
+{
+	my ($text) = @_;
+	$violations++;
+	push @violations, $text if @violations < 20;
+	return;
+}
+
+sub chance { my ($percent) = @_; return rand(100) < $percent; }
+sub pick { return $_[ int rand @_ ]; }
+
+# ---------------------------------------------------------------------
+# The workload: each client is a little program of statements, one at a time
+
+sub new_client
+{
+	my ($server, $number) = @_;
+	return { server => $server, name => $server->name . $number, todo => [], session => undef, free_at => 0 };
+}
+
+# Connect without waiting for a server that is just restarting.
+sub connect_client
+{
+	my ($client) = @_;
+	my $session = eval { ZkTest::Session->new($client->{server}, name => $client->{name}) };
+	$client->{free_at} = time + 0.3 unless $session;
+	$client->{session} = $session;
+	return;
+}
+
+# The next piece of work, as statements; "TOKEN" stands for what was granted.
+sub program
+{
+	my ($client) = @_;
+	my $lock = pick(@locks);
+	my $timeout = pick('50 ms', '300 ms', '2 s', '5 s');
+	my $insert = "INSERT INTO work VALUES ('$lock', TOKEN, '$client->{name}')";
+	my $linger = sprintf 'SELECT pg_sleep(%.3f)', rand(pick(0.02, 0.3, 1.5));
+	# evaluated after the grant, from left to right
+	my $acquire = sub {
+		my ($function) = @_;
+		my $arguments = $function =~ /try/ ? "'$lock'" : "'$lock', timeout => '$timeout'";
+		return "SELECT 'granted', '$lock', $function($arguments), extract(epoch FROM clock_timestamp())";
+	};
+	my @settings = (
+		'SET statement_timeout = ' . (chance(15) ? pick(5, 50, 400) : 0),
+		"SET zklock.idle_loss = '" . pick('terminate', 'doom') . q{'});
+	my $end = chance(85) ? 'COMMIT' : 'ROLLBACK';
+
+	my @body =
+	    chance(40) ? ($acquire->('zk_xact_lock_acquire'), $insert, $linger, $insert)
+	  : chance(30) ? ('SAVEPOINT s', $acquire->('zk_xact_lock_acquire'), $insert, $linger,
+		chance(50) ? ('ROLLBACK TO s', $acquire->('zk_xact_lock_acquire'), $insert) : 'RELEASE s')
+	  : chance(40) ? ($acquire->('zk_xact_lock_try_acquire'), $insert, $linger)
+	  : ($acquire->('zk_lock_acquire'), $insert, $linger, "SELECT zk_lock_release('$lock')");
+	return (@settings, 'BEGIN', @body, $end) if chance(70);
+	return (
+		@settings,
+		$acquire->(pick('zk_lock_acquire', 'zk_lock_try_acquire')),
+		$insert, $linger, $insert,
+		"SELECT zk_lock_release('$lock')");
+}
+
+# Give up the rest of the program, and everything it holds.
+sub abandon
+{
+	my ($client) = @_;
+	$client->{todo} = [ 'ROLLBACK', 'SET statement_timeout = 0', 'SELECT zk_lock_release_all()' ];
+	$client->{token} = undef;
+	return;
+}
+
+sub hear
+{
+	my ($client, $answer) = @_;
+	my $sql = $client->{sql};
+
+	$count{statements}++;
+	if ($client->{session}{ended})
+	{
+		$count{'connections lost'}++;
+		$client->{session}->kill_client;
+		$client->{session} = undef;
+		$client->{todo} = [];
+		$client->{free_at} = time + 0.2;
+		return;
+	}
+	if ($answer =~ /ERROR:  (\w{5}): (.*)/)
+	{
+		$count{"error $1"}++;
+		violation("$client->{name}: $sql: $1 $2") if $1 eq 'XX000' || $1 eq '42601';
+		abandon($client) unless $sql eq 'ROLLBACK' || $sql =~ /release_all/;
+	}
+	elsif ($answer =~ /^granted\|(.*)\|(\d*)\|([\d.]+)$/m)
+	{
+		my ($lock, $token, $at) = ($1, $2, $3);
+		return abandon($client) if $token eq '';
+		$client->{token} = $token;
+		push @grants, [ $lock, $token, $at, $client->{name} ];
+	}
+	return;
+}
+
+sub drive
+{
+	my ($client, $may_start) = @_;
+
+	return if time < $client->{free_at};
+	if (!$client->{session})
+	{
+		connect_client($client) if $may_start;
+		return;
+	}
+	if (defined $client->{sql})
+	{
+		my $answer = $client->{session}->wait(0);
+		if (!defined $answer)
+		{
+			violation("$client->{name}: no answer for 40 s: $client->{sql}"), $client->{sent} += 1e6
+			  if time - $client->{sent} > 40;
+			return;
+		}
+		hear($client, $answer);
+		$client->{sql} = undef;
+		return unless $client->{session};
+	}
+	if (!@{ $client->{todo} })
+	{
+		return unless $may_start;
+		$client->{todo} = [ program($client) ];
+	}
+	my $sql = shift @{ $client->{todo} };
+	my $token = $client->{token} // 0;
+	$sql =~ s/TOKEN/$token/;
+	$client->{sql} = $sql;
+	$client->{sent} = time;
+	$client->{session}->send($sql);
+	return;
+}
+
+# ---------------------------------------------------------------------
+# The faults: each says what it does and returns how to undo it, if that is needed
+
+sub worker_pid
+{
+	my ($server) = @_;
+	my ($pid) = grep { $_ } map {
+		PostgreSQL::Test::Utils::slurp_file("$_/cmdline") =~ /zklock worker/ ? m{(\d+)$} : ()
+	} grep { -r "$_/cmdline" } children_of($server);
+	return $pid;
+}
+
+sub children_of
+{
+	my ($server) = @_;
+	open my $fh, '<', $server->data_dir . '/postmaster.pid' or return;
+	my $postmaster = <$fh>;
+	chomp $postmaster;
+	my @children;
+	foreach my $stat (glob '/proc/[0-9]*/stat')
+	{
+		open my $in, '<', $stat or next;
+		my $line = <$in> // next;
+		push @children, $stat =~ s{/stat$}{}r if $line =~ /^\d+ \(.*\) \S (\d+)/ && $1 == $postmaster;
+	}
+	return @children;
+}
+
+sub some_backend
+{
+	my ($server) = @_;
+	my @clients = grep { $_->{session} && $_->{server} == $server } our_clients();
+	return @clients ? pick(@clients)->{session}->backend : undef;
+}
+
+my @clients;
+sub our_clients { return @clients; }
+
+sub signal { my ($signal, $pid) = @_; kill $signal, $pid if $pid; return; }
+
+my %faults = (
+	'node killed' => sub {
+		my $n = pick($zk->all);
+		return if grep { !$zk->pid($_) } $zk->all;
+		$zk->kill_node($n);
+		return sub { $zk->start_node($n, wait => 0) };
+	},
+	'node frozen' => sub {
+		my $n = pick(grep { $zk->pid($_) } $zk->all);
+		$zk->freeze_node($n);
+		return sub { $zk->thaw_node($n) };
+	},
+	'node isolated' => sub {
+		my $n = pick($zk->all);
+		$zk->isolate($n);
+		return sub { $zk->rejoin($n) };
+	},
+	'client link frozen' => sub {
+		my $n = chance(60) ? undef : pick($zk->all);
+		$zk->proxy($n, 'freeze');
+		return sub { $zk->proxy($n, 'pass') };
+	},
+	'client link cut' => sub { $zk->proxy(pick($zk->all), 'cut'); return },
+	'client link refused' => sub {
+		my $n = chance(60) ? undef : pick($zk->all);
+		$zk->proxy($n, 'refuse');
+		$zk->proxy($n, 'cut');
+		return sub { $zk->proxy($n, 'accept') };
+	},
+	'reply lost' => sub { $zk->proxy($_, 'lose_reply') foreach $zk->all; return sub { $zk->proxy(undef, 'pass') } },
+	'request lost' => sub { $zk->proxy($_, 'lose_request') foreach $zk->all; return sub { $zk->proxy(undef, 'pass') } },
+	'answers dropped' => sub {
+		my $n = pick($zk->all);
+		$zk->proxy($n, 'drop_replies');
+		return sub { $zk->proxy($n, 'pass') };
+	},
+	'worker stopped' => sub {
+		my $pid = worker_pid(pick(@servers)) or return;
+		signal('STOP', $pid);
+		return sub { signal('CONT', $pid) };
+	},
+	'worker terminated' => sub { signal('TERM', worker_pid(pick(@servers))); return },
+	'backend cancelled' => sub { signal('INT', some_backend(pick(@servers))); return },
+	'backend terminated' => sub { signal('TERM', some_backend(pick(@servers))); return },
+	'backend stopped' => sub {
+		my $pid = some_backend(pick(@servers)) or return;
+		signal('STOP', $pid);
+		return sub { signal('CONT', $pid) };
+	},
+	'client killed' => sub {
+		my $client = pick(grep { $_->{session} } @clients) or return;
+		$client->{session}->kill_client;
+		$client->{session} = $client->{sql} = undef;
+		$client->{todo} = [];
+		return;
+	},
+	'server crashed' => sub { signal('KILL', chance(50) ? some_backend($servers[0]) : worker_pid($servers[0])); return },
+);
+# Often what is frequent in life, seldom what takes everything with it.
+my @menu = map { my $f = $_; ($f) x ($f eq 'server crashed' ? 1 : $f =~ /node/ ? 3 : 4) } sort keys %faults;
+
+# ---------------------------------------------------------------------
+
+foreach my $server (@servers)
+{
+	push @clients, map { new_client($server, $_) } 1 .. CLIENTS;
+}
+
+my $end = time + 60 * $minutes;
+my @cures;    # [ when, how ]
+my $next_fault = time + 2;
+
+while (time < $end)
+{
+	drive($_, 1) foreach @clients;
+	foreach my $cure (splice @cures)
+	{
+		if (time >= $cure->[0]) { $cure->[1]->() }
+		else { push @cures, $cure }
+	}
+	if (time >= $next_fault)
+	{
+		my $fault = pick(@menu);
+		$count{"fault: $fault"}++;
+		my $cure = $faults{$fault}->();
+		push @cures, [ time + rand(pick(0.5, 3, 9)), $cure ] if $cure;
+		# calm between the storms, or nothing would ever be granted
+		$next_fault = time + (chance(10) ? 6 : rand(1.5));
+	}
+	sleep 0.003;
+}
+
+# Peace. Everything that was asked for ends, and then nothing is left.
+$_->[1]->() foreach @cures;
+$zk->proxy(undef, 'pass');
+$zk->proxy(undef, 'accept');
+my $settled = poll_until(
+	sub {
+		drive($_, 0) foreach @clients;
+		return !grep { $_->{session} && (defined $_->{sql} || @{ $_->{todo} }) } @clients;
+	}, 60);
+ok(defined $settled, 'every statement ended')
+  or diag join "\n", map { "$_->{name}: $_->{sql}" } grep { defined $_->{sql} } @clients;
+foreach my $client (grep { $_->{session} } @clients) { $client->{session}->quit }
+
+$zk->wait_for_quorum;
+foreach my $server (@servers)
+{
+	$server->poll_query_until('postgres', 'SELECT true');
+	wait_for_lease($server);
+}
+my $clean = poll_until(sub { !grep { contenders($zk, $_) } @locks }, 2);
+ok(defined $clean, 'no node is left') or diag join "\n", map { my $l = $_; map { "$l/$_" } contenders($zk, $l) } @locks;
+
+# What happened, in order.
+my @commits;
+foreach my $server (@servers)
+{
+	push @commits, map { [ split /\|/ ] } split /\n/, $server->safe_psql('postgres',
+		'SELECT lock, token, extract(epoch FROM pg_xact_commit_timestamp(xmin)), client FROM work');
+}
+my %grants_of;
+push @{ $grants_of{ $_->[0] } }, $_ foreach @grants;
+
+foreach my $lock (sort keys %grants_of)
+{
+	my @by_time = sort { $a->[2] <=> $b->[2] } @{ $grants_of{$lock} };
+	foreach my $i (1 .. $#by_time)
+	{
+		my ($before, $after) = @by_time[ $i - 1, $i ];
+		# the same token again is the same backend that takes what it holds
+		violation(sprintf '%s: token %d granted at %.6f to %s, after %d at %.6f to %s', $lock,
+			$after->[1], $after->[2], $after->[3], $before->[1], $before->[2], $before->[3])
+		  if $after->[1] < $before->[1] || ($after->[1] == $before->[1] && $after->[3] ne $before->[3]);
+	}
+	foreach my $commit (grep { $_->[0] eq $lock } @commits)
+	{
+		my ($next) = grep { $_->[1] > $commit->[1] } @by_time;
+		violation(sprintf '%s: %s committed token %d at %.6f, but %s was granted token %d at %.6f', $lock,
+			$commit->[3], $commit->[1], $commit->[2], $next->[3], $next->[1], $next->[2])
+		  if $next && $commit->[2] > $next->[2];
+		violation("$lock: a row without a grant: token $commit->[1]")
+		  if $commit->[1] != 0 && !grep { $_->[1] == $commit->[1] } @by_time;
+	}
+}
+is($violations, 0, 'never two holders, no stale commit, tokens rise in the order of the grants');
+diag join "\n", "seed $seed", @violations if $violations;
+
+cmp_ok(scalar @grants, '>', 20 * $minutes, scalar(@grants) . ' grants, ' . scalar(@commits) . ' rows committed');
+cmp_ok($count{'error ZK001'} // 0, '>', 0, 'some lost their lock');
+note join ', ', map { "$_: $count{$_}" } sort keys %count;
+
+$_->stop foreach @servers;
+done_testing();
