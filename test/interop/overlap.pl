@@ -591,7 +591,7 @@ foreach my $timeout (@timeouts)
 				join '; ', map {
 					my $r = $result->{$_};
 					"$_ " . ($r->{moved} ? sprintf 'moved after %.2f, overlap %s, %s', $r->{moved_after},
-						map { defined $r->{$_} ? signed($r->{$_}) : 'never' } qw(careful work)
+						map { !exists $r->{$_} ? 'kept' : defined $r->{$_} ? signed($r->{$_}) : 'never' } qw(careful work)
 					  : $r->{gave_up} ? 'gave up, kept' : 'kept')
 				} sort keys %$result);
 		}
@@ -603,8 +603,8 @@ foreach my $timeout (@timeouts)
 			push @rows, join ' | ', '| ' . ($first ? $fault{$name}{text} : ''), $kind,
 			  scalar(@moved) . ' of ' . @r,
 			  scalar(grep { $_->{gave_up} } @r) . ' of ' . @r,
-			  spread(map { $_->{careful} } @moved),
-			  spread(map { $_->{work} } @moved) . ' |';
+			  spread(map { $_->{careful} } grep { exists $_->{careful} } @r),
+			  spread(map { $_->{work} } grep { exists $_->{work} } @r) . ' |';
 			$first = 0;
 			if ($kind eq 'zklock' && $name eq 'follower-cut')
 			{
@@ -639,7 +639,7 @@ lock, in seconds; negative when it knew before that.
   and kazoo, what the lock object says, `isAcquiredInThisProcess()` and `is_acquired`, asked every 20 ms;
   *never* means that it still said so at the end.
 - *The holder gave up*: the transaction was cancelled, or the listener said SUSPENDED. Where the lock did not move,
-  that was for nothing.
+  or only zklock's did, that was for nothing: a transaction of zklock's that is cancelled lets go of its lock.
 - A process that was stopped counts from when it runs again. zklock's transaction is then cancelled within
   milliseconds, and nothing can be committed in these: the commit reads the clock.
 

@@ -1,0 +1,201 @@
+# A whole PostgreSQL server stops for longer than T, as a paused machine does, and another
+# server gets its locks. When it goes on, the first thing that each of its transactions
+# does is to fail. Then the two faults that tell the holder and let the next one in at the
+# same time: the worker is killed, and a foreign client takes over the ZooKeeper session and
+# closes it.
+
+use strict;
+use warnings;
+
+use Test::More;
+use Time::HiRes qw(time);
+use ZkTest;
+
+my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
+my $conf = "zklock.session_timeout = 4s\nrestart_after_crash = on";
+my $node_a = zk_server('a', $zk, conf => $conf);
+my $node_b = zk_server('b', $zk, conf => $conf, hosts => $zk->direct_hosts(1));
+$node_a->safe_psql('postgres', 'CREATE TABLE work (what text)');
+my $number = 0;
+
+# What a backend is doing: how it gets there once it holds the lock, and what its client
+# sends while everything is stopped. A transaction has written a row before.
+my %states = (
+	'long query' => { run => 'SELECT pg_sleep(120)' },
+	'idle, terminate' => { idle => 'terminate' },
+	'idle, doom' => { idle => 'doom' },
+	'COMMIT, terminate' => { idle => 'terminate', late => 'COMMIT' },
+	'COMMIT, doom' => { idle => 'doom', late => 'COMMIT' },
+	'INSERT, doom' => { idle => 'doom', late => q{INSERT INTO work VALUES ('late'); COMMIT} },
+	'backend-level, INSERT' => { backend => 1, late => q{INSERT INTO work VALUES ('late')} },
+);
+
+sub worker_of
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
+}
+
+sub postmaster_of
+{
+	my ($node) = @_;
+	my ($pid) = PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	return $pid;
+}
+
+# Holders in these states and a waiter for each, on the other server.
+sub begin_holding
+{
+	my (@names) = @_;
+	my %run;
+	$number++;
+	foreach my $name (@names)
+	{
+		my $state = $states{$name};
+		my $lock = "frozen $number/$name";
+		my $holder = ZkTest::Session->new($node_a);
+		$holder->query("SET zklock.idle_loss = '$state->{idle}'") if $state->{idle};
+		my $token = $holder->query($state->{backend} ? "SELECT zk_lock_acquire('$lock')"
+			: "BEGIN; INSERT INTO work VALUES ('$lock'); SELECT zk_xact_lock_acquire('$lock')");
+		die "$name: $token" unless $token =~ /^\d+$/;
+		$holder->send($state->{run}) if $state->{run};
+		my $waiter = ZkTest::Session->new($node_b);
+		$waiter->send("SELECT zk_lock_acquire('$lock')");
+		poll_until(sub { contenders($zk, $lock) == 2 }, 10) // die "$name: no waiter";
+		$run{$name} = { lock => $lock, holder => $holder, waiter => $waiter };
+	}
+	return \%run;
+}
+
+sub end_holding
+{
+	my ($run) = @_;
+	$_->{holder}->kill_client, $_->{waiter}->kill_client foreach values %$run;
+	return;
+}
+
+sub all_granted
+{
+	my ($run) = @_;
+	foreach my $r (values %$run)
+	{
+		$r->{granted} //= time if $r->{waiter}->answered;
+	}
+	return !grep { !defined $_->{granted} } values %$run;
+}
+
+# Stop everything, and let some of it go on before the rest.
+foreach my $order ('backends first', 'worker first')
+{
+	wait_for_lease($node_a);
+	my $run = begin_holding(sort keys %states);
+	my $worker = worker_of($node_a);
+	my $postmaster = postmaster_of($node_a);
+	my @backends = map { $_->{holder}->backend } values %$run;
+	my %known = map { $_ => 1 } $worker, @backends;
+	kill 'STOP', $postmaster;
+	my @others = grep { !$known{$_} }
+	  split ' ', PostgreSQL::Test::Utils::slurp_file("/proc/$postmaster/task/$postmaster/children");
+	kill 'STOP', @others, $worker, @backends;
+
+	foreach my $name (grep { $states{$_}{late} } keys %$run)
+	{
+		$run->{$name}{holder}->send($states{$name}{late});
+	}
+	ok(defined poll_until(sub { all_granted($run) }, 20), "$order: the other server gets the locks meanwhile");
+
+	my $at = time;
+	if ($order eq 'backends first')
+	{
+		kill 'CONT', @backends;
+	}
+	else
+	{
+		kill 'CONT', $worker, @others, $postmaster;
+		poll_until(
+			sub { PostgreSQL::Test::Utils::slurp_file($node_a->logfile) =~ /\[$worker\] LOG:.*ZooKeeper session \S+ ended/ }, 10)
+		  // die 'the worker does not notice';
+		kill 'CONT', @backends;
+	}
+	my $slowest = 0;
+	foreach my $name (sort keys %$run)
+	{
+		my $state = $states{$name};
+		my $holder = $run->{$name}{holder};
+		if ($state->{run} || $state->{late})
+		{
+			my $answer = $holder->wait(10) // 'no answer';
+			my $took = time - $at;
+			$slowest = $took if $took > $slowest;
+			# an idle one that is to be terminated may be, before it reads what it was sent
+			like($answer, ($state->{idle} // '') eq 'terminate' ? qr/ZK001: |57P01|server closed/ : qr/ZK001: /,
+				"$order: $name: the first act is to fail");
+		}
+		elsif ($state->{idle} eq 'terminate')
+		{
+			ok(defined poll_until(sub { !kill 0, $holder->backend }, 5), "$order: $name: the connection is ended")
+			  if $order eq 'worker first';
+		}
+		else
+		{
+			like($holder->query('COMMIT', 10), qr/ZK001: /, "$order: $name: COMMIT fails");
+		}
+	}
+	note sprintf '%s: all had failed %.3f s after they went on', $order, $slowest;
+	kill 'CONT', $worker, @others, $postmaster;
+	ok( defined poll_until(sub { !kill 0, $run->{'idle, terminate'}{holder}->backend }, 5),
+		"$order: idle, terminate: the connection is ended") if $order eq 'backends first';
+	is($node_a->safe_psql('postgres', 'SELECT count(*) FROM work'), 0, "$order: no row is there");
+	end_holding($run);
+}
+
+# The event that tells the holder is the one that lets the next one in. It ends within a
+# second.
+sub told
+{
+	my ($what, $cause, @names) = @_;
+	wait_for_lease($node_a);
+	my $run = begin_holding(@names);
+	my $at = time;
+	$cause->();
+	ok( defined poll_until(
+			sub {
+				foreach my $name (@names)
+				{
+					my $r = $run->{$name};
+					my $ended = $states{$name}{run} ? $r->{holder}->answered
+					  : $states{$name}{idle} eq 'terminate' ? !kill 0, $r->{holder}->backend
+					  : 1;
+					$r->{ended} //= time if $ended;
+				}
+				return all_granted($run) && !grep { !defined $_->{ended} } values %$run;
+			}, 20), "$what: every holder ended and every waiter was granted");
+	foreach my $name (@names)
+	{
+		my $r = $run->{$name};
+		my $answer = $states{$name}{run} ? $r->{holder}->wait(0)
+		  : $r->{holder}->query('COMMIT', 10);
+		ok($r->{holder}{ended} || ($answer // q{}) =~ /ZK001: |57P0|server closed/, "$what: $name: fails") or diag $answer;
+		next if ($states{$name}{idle} // '') eq 'doom';
+		cmp_ok($r->{ended} // 'inf', '<=', ($r->{granted} // 0) + 1, "$what: $name: ended within a second of the grant");
+		note sprintf '%s: %s: overlap %+.3f s (%.3f s after the fault)', $what, $name, $r->{ended} - $r->{granted}, $r->{ended} - $at;
+	}
+	end_holding($run);
+	poll_until(sub { $node_a->psql('postgres', 'SELECT 1') == 0 }, 30) // die 'the server does not come back';
+	is($node_a->safe_psql('postgres', 'SELECT count(*) FROM work'), 0, "$what: no row is there");
+	return;
+}
+
+told('ZooKeeper session closed by another client',
+	sub {
+		my (undef, $id, $password) = split ' ', $zk->proxy(1, 'session');
+		ok($zk->close_session($id, $password), 'there was such a ZooKeeper session');
+	},
+	'long query', 'idle, terminate', 'idle, doom');
+
+# PostgreSQL ends all backends when a process with access to shared memory crashes.
+told('worker killed', sub { kill 'KILL', worker_of($node_a) }, 'long query', 'idle, terminate');
+
+$node_a->stop;
+$node_b->stop;
+done_testing();
