@@ -247,6 +247,10 @@ MERGE INTO inbox USING (VALUES (1), (7)) v (id) ON v.id = inbox.id
 	WHEN NOT MATCHED THEN INSERT VALUES (v.id, 'merged', 24);
 MERGE INTO inbox USING (VALUES (1)) v (id) ON v.id = inbox.id
 	WHEN MATCHED THEN UPDATE SET body = 'merged again';
+-- what one of the actions sets counts as set by the other: there the stored token decides
+MERGE INTO inbox USING (VALUES (1), (2)) v (id) ON v.id = inbox.id
+	WHEN MATCHED AND v.id = 1 THEN UPDATE SET fence_token = 24
+	WHEN MATCHED THEN UPDATE SET body = 'merged';
 SELECT * FROM inbox ORDER BY id;
 -- the row's token is no presentation for other tables
 BEGIN;

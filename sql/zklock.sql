@@ -121,6 +121,22 @@ COMMENT ON FUNCTION zk_fence_reset(text, bigint) IS
 -- A lock stops other people's work, so using one is a right to be granted; so is
 -- presenting a token, since the ones before it are refused from then on.
 REVOKE ALL ON TABLE zk_fence FROM PUBLIC;
+
+-- Default privileges that give an application every new table must not give it the
+-- marks, or it could lower them.
+DO $$
+DECLARE
+	grantee text;
+BEGIN
+	FOR grantee IN
+		SELECT DISTINCT acl.grantee::pg_catalog.regrole
+		FROM pg_catalog.pg_class, pg_catalog.aclexplode(relacl) acl
+		WHERE pg_class.oid = '@extschema@.zk_fence'::pg_catalog.regclass AND acl.grantee NOT IN (0, relowner)
+	LOOP
+		EXECUTE 'REVOKE ALL ON TABLE @extschema@.zk_fence FROM ' || grantee;
+	END LOOP;
+END $$;
+
 REVOKE ALL ON FUNCTION
 	zk_lock_acquire(text, text, interval),
 	zk_lock_try_acquire(text, text),

@@ -387,7 +387,7 @@ execute(SPIPlanPtr plan, Datum *values, int expected)
 		snapshot = GetLatestSnapshot();
 		crosscheck = GetTransactionSnapshot();
 	}
-	rc = SPI_execute_snapshot(plan, values, NULL, snapshot, crosscheck, false, false, 0);
+	rc = SPI_execute_snapshot(plan, values, NULL, snapshot, crosscheck, false, true, 0);
 	if (rc != expected)
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),

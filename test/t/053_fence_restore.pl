@@ -83,4 +83,11 @@ $node->safe_psql('from_public', 'CREATE PUBLICATION everything FOR ALL TABLES');
 is($node->safe_psql('from_public', q{SELECT count(*) FROM pg_publication_tables WHERE tablename = 'zk_fence'}), '1',
 	'a publication FOR ALL TABLES carries zk_fence');
 
+# An application that gets every new table by default does not get this one.
+$node->safe_psql('postgres', q{CREATE DATABASE defaults; CREATE ROLE "an app"});
+$node->safe_psql('defaults', q{ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO "an app"; CREATE EXTENSION zklock; CREATE TABLE other ()});
+is($node->safe_psql('defaults', <<'END'), 'f|t', 'default privileges do not reach zk_fence');
+SELECT has_table_privilege('an app', 'zk_fence', 'SELECT, INSERT, UPDATE, DELETE'), has_table_privilege('an app', 'other', 'INSERT')
+END
+
 done_testing();
