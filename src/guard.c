@@ -805,9 +805,11 @@ on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, 
 	{
 		case SUBXACT_EVENT_ABORT_SUB:
 			zkl_locks_at_subxact_abort(GetCurrentTransactionNestLevel());
-			if ((guard.doomed || guard.timer_found) && guard.nesting > 0)
+			if (guard.nesting > 0 &&
+				(guard.doomed || guard.timer_found || (guard.relying && !still_good(0))))
 			{
-				/* somebody caught it: cancel what comes next, too */
+				/* somebody caught it (the worker's push is a mere cancel, so
+				 * look): cancel what comes next, too */
 				guard.swallowed = true;
 				QueryCancelPending = true;
 				InterruptPending = true;

@@ -57,5 +57,59 @@ sub rows
 	$session->quit;
 }
 
+sub lose
+{
+	my ($lock) = @_;
+	my ($contender) = contenders($zk, $lock);
+	$zk->delete(lock_directory($lock) . "/$contender");
+	return;
+}
+
+# Doom sticks, whoever catches the error.
+{
+	my $library = "$PostgreSQL::Test::Utils::tmp_check/swallow.so";
+	my $pg_config = $ENV{PGCONFIG} || 'pg_config';
+	chomp(my $include = `$pg_config --includedir-server`);
+	system('cc', '-O1', '-shared', '-fPIC', "-I$include", '-o', $library, 'test/swallow.c') == 0
+	  or die 'cannot compile test/swallow.c';
+	$node->safe_psql('postgres', <<"END");
+CREATE FUNCTION swallow_blind(float8, text) RETURNS text LANGUAGE c AS '$library';
+CREATE FUNCTION swallow_forever() RETURNS void LANGUAGE c AS '$library';
+CREATE FUNCTION swallow_once() RETURNS text LANGUAGE plpgsql AS \$\$
+BEGIN
+	PERFORM pg_sleep(60);
+EXCEPTION WHEN query_canceled THEN
+	RETURN 'swallowed';
+END \$\$;
+END
+
+	# caught, and nothing comes after it that would look at the lock
+	my $session = ZkTest::Session->new($node);
+	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('swallow once')});
+	$session->send('SELECT swallow_once()');
+	lose('swallow once');
+	like($session->wait(5) // '', qr/ZK001/, 'caught once: the statement fails all the same');
+	$session->quit;
+
+	# nothing looked at interrupts, so it is a statement's start that finds out, in a
+	# block that catches all but a cancel
+	$session = ZkTest::Session->new($node);
+	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('swallow blindly')});
+	$session->send(q{SELECT swallow_blind(1.5, 'SELECT 1')});
+	lose('swallow blindly');
+	like($session->wait(5) // '', qr/ZK001/, 'noticed inside: WHEN OTHERS does not catch it');
+	$session->quit;
+
+	# whatever is sent is caught: only the end of the connection is not
+	$session = ZkTest::Session->new($node);
+	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('swallow forever')});
+	$session->send('SELECT swallow_forever()');
+	lose('swallow forever');
+	my $took = poll_until(sub { !kill 0, $session->backend }, 10);
+	ok(defined $took, 'caught for ever: the connection is ended') or $node->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $session->backend . ')');
+	note sprintf 'ended after %.3f s', $took // -1;
+	$session->quit;
+}
+
 $node->stop;
 done_testing();
