@@ -53,10 +53,10 @@ sub runs_alone
 {
 	my ($file) = @_;
 	open my $fh, '<', $file or return 0;
-	while (<$fh>)
+	while (my $line = <$fh>)
 	{
-		last unless /^#/;
-		return 1 if /\bruns alone\b/i;
+		last unless $line =~ /^#/;
+		return 1 if $line =~ /\bruns alone\b/i;
 	}
 	return 0;
 }
