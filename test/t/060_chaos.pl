@@ -232,7 +232,8 @@ my %faults = (
 	'node frozen' => sub {
 		my $n = pick(grep { $zk->pid($_) } $zk->all);
 		$zk->freeze_node($n);
-		return sub { $zk->thaw_node($n) };
+		# it may have been killed meanwhile
+		return sub { $zk->thaw_node($n) if $zk->pid($n) };
 	},
 	'node isolated' => sub {
 		my $n = pick($zk->all);
