@@ -32,7 +32,7 @@ sub rows
 		$session->send('SELECT pg_sleep(60)');
 		my ($contender) = contenders($zk, "push $i");
 		$zk->delete(lock_directory("push $i") . "/$contender");
-		like($session->wait(5) // '', qr/ZK001/, 'node deleted: the statement is cancelled');
+		like($session->wait(5) // '', qr/ERROR:  ZK001: /, 'node deleted: the statement is cancelled');
 		push @took, time - $granted;
 		$session->quit;
 	}
@@ -88,7 +88,7 @@ END
 	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('swallow once')});
 	$session->send('SELECT swallow_once()');
 	lose('swallow once');
-	like($session->wait(5) // '', qr/ZK001/, 'caught once: the statement fails all the same');
+	like($session->wait(5) // '', qr/ERROR:  ZK001: /, 'caught once: the statement fails all the same');
 	$session->quit;
 
 	# nothing looked at interrupts, so it is a statement's start that finds out, in a
@@ -97,7 +97,7 @@ END
 	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('swallow blindly')});
 	$session->send(q{SELECT swallow_blind(1.5, 'SELECT 1')});
 	lose('swallow blindly');
-	like($session->wait(5) // '', qr/ZK001/, 'noticed inside: WHEN OTHERS does not catch it');
+	like($session->wait(5) // '', qr/ERROR:  ZK001: /, 'noticed inside: WHEN OTHERS does not catch it');
 	$session->quit;
 
 	# whatever is sent is caught: only the end of the connection is not
