@@ -9,6 +9,7 @@
 
 MODULE_big = zklock
 OBJS = \
+	src/fence.o \
 	src/guard.o \
 	src/lease.o \
 	src/lockname.o \

@@ -70,7 +70,73 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION zk_lock_is_held(text) IS
 'is the lock held by this backend, and is that certain now?';
 
--- A lock stops other people's work, so using one is a right to be granted.
+--
+-- Fencing at the table.
+--
+
+-- The newest token of each resource. By bytes, like lock names: a mark must not
+-- be lost to a new version of a collation. Advanced again and again, so there is
+-- room on the page for the next version of a row.
+CREATE TABLE zk_fence
+(
+	resource text COLLATE "C" PRIMARY KEY,
+	token bigint NOT NULL CHECK (token >= 0),
+	advanced_at timestamptz NOT NULL,
+	presented_by text NOT NULL
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE zk_fence IS 'newest fencing token of each resource; zk_fence_check and zk_fence_guard advance it';
+COMMENT ON COLUMN zk_fence.resource IS 'name of the resource, which is that of its lock';
+COMMENT ON COLUMN zk_fence.token IS 'newest token that was presented; a lower one is refused';
+COMMENT ON COLUMN zk_fence.advanced_at IS 'when it was presented first';
+COMMENT ON COLUMN zk_fence.presented_by IS 'who presented it first';
+
+-- Marks are data: what was stale before a dump is stale after its restore.
+SELECT pg_catalog.pg_extension_config_dump('zk_fence', '');
+
+CREATE FUNCTION zk_fence_check(resource text, token bigint)
+RETURNS void
+AS 'MODULE_PATHNAME', 'zkl_fence_check'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION zk_fence_check(text, bigint) IS
+'present a fencing token for this transaction; an error when a newer one has been presented';
+
+CREATE FUNCTION zk_fence_guard()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'zkl_fence_guard'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION zk_fence_guard() IS
+'trigger that lets only the holder of the newest fencing token write: zk_fence_guard(resource [, token_column])';
+
+CREATE FUNCTION zk_fence_reset(resource text, token bigint DEFAULT 0)
+RETURNS void
+AS 'MODULE_PATHNAME', 'zkl_fence_reset'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION zk_fence_reset(text, bigint) IS
+'set the newest token of a resource, lower if need be: for operators, after the ZooKeeper ensemble was rebuilt';
+
+-- A lock stops other people's work, so using one is a right to be granted; so is
+-- presenting a token, since the ones before it are refused from then on.
+REVOKE ALL ON TABLE zk_fence FROM PUBLIC;
+
+-- Default privileges that give an application every new table must not give it the
+-- marks, or it could lower them.
+DO $$
+DECLARE
+	grantee text;
+BEGIN
+	FOR grantee IN
+		SELECT DISTINCT acl.grantee::pg_catalog.regrole
+		FROM pg_catalog.pg_class, pg_catalog.aclexplode(relacl) acl
+		WHERE pg_class.oid = '@extschema@.zk_fence'::pg_catalog.regclass AND acl.grantee NOT IN (0, relowner)
+	LOOP
+		EXECUTE 'REVOKE ALL ON TABLE @extschema@.zk_fence FROM ' || grantee;
+	END LOOP;
+END $$;
+
 REVOKE ALL ON FUNCTION
 	zk_lock_acquire(text, text, interval),
 	zk_lock_try_acquire(text, text),
@@ -79,5 +145,8 @@ REVOKE ALL ON FUNCTION
 	zk_lock_release(text, text),
 	zk_lock_release_all(),
 	zk_fencing_token(text),
-	zk_lock_is_held(text)
+	zk_lock_is_held(text),
+	zk_fence_check(text, bigint),
+	zk_fence_guard(),
+	zk_fence_reset(text, bigint)
 FROM PUBLIC;

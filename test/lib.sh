@@ -100,6 +100,18 @@ zkl_need_packages() {
 	fi
 }
 
+# Install what makes more tests run, and go on without it: those are skipped, and say so.
+zkl_want_packages() {
+	local p
+	command -v apt-get >/dev/null || return 0
+	for p in "$@"; do
+		zkl_installed "$p" && continue
+		say "installing $p"
+		(zkl_quietly "apt-get install" zkl_sudo env DEBIAN_FRONTEND=noninteractive \
+			apt-get -q install -y --no-install-recommends "$p") || say "without $p: its tests are skipped"
+	done
+}
+
 # ---------------------------------------------------------------------
 # A PostgreSQL of our own, with the extension in it
 

@@ -23,6 +23,14 @@ my @include = map { ('-I', $_) } split /:/, $ENV{PERL5LIB} // '';
 my $harness = TAP::Harness->new({
 	jobs => $jobs,
 	timer => 1,
+	# Tests that demand of a server what it can do only when it gets the processor say
+	# "runs alone" in their head, and have the machine to themselves.
+	rules => {
+		seq => [
+			(map { { seq => $_ } } grep { runs_alone($_) } @files),
+			{ par => '**' },
+		]
+	},
 	exec => sub {
 		my (undef, $file) = @_;
 		my @command = (
@@ -34,6 +42,18 @@ my $harness = TAP::Harness->new({
 			'tap', @command ];
 	},
 });
+
+sub runs_alone
+{
+	my ($file) = @_;
+	open my $fh, '<', $file or return 0;
+	while (<$fh>)
+	{
+		last unless /^#/;
+		return 1 if /\bruns alone\b/i;
+	}
+	return 0;
+}
 
 my ($passed, $failed, $skipped) = (0, 0, 0);
 my @remarks;

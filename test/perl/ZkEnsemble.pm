@@ -457,7 +457,9 @@ sub _proxy_command
 	my $socket = IO::Socket::UNIX->new(Peer => "$self->{dir}/proxy/control")
 	  or croak "cannot reach the proxy: $!";
 	print $socket "@command\n";
-	croak "the proxy does not answer" unless IO::Select->new($socket)->can_read(5);
+	# Not one long wait: a signal, such as a child's end, cuts it short.
+	my $select = IO::Select->new($socket);
+	_poll(sub { $select->can_read(0.1) }, 5) or croak 'the proxy does not answer';
 	my $answer = <$socket> // '';
 	chomp $answer;
 	croak "proxy: @command: $answer" unless $answer =~ /^ok/;

@@ -2,6 +2,9 @@
 # reconnection and nothing else; what cuts the holder off costs it the lock, and it knows
 # before anybody else has it.
 #
+# It runs alone: with T = 4 s the way out of a black hole has half a second to spare, and
+# the promise is about a server that gets the processor.
+#
 # ENSEMBLE_TRIALS (default 1) repeats each fault; the design's figures are of 30.
 
 use strict;

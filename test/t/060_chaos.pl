@@ -182,7 +182,8 @@ sub drive
 }
 
 # ---------------------------------------------------------------------
-# The faults: each says what it does and returns how to undo it, if that is needed
+# The faults: each returns how to undo it, if that is needed, and after how many seconds,
+# if that matters
 
 sub worker_pid
 {
@@ -242,6 +243,11 @@ my %faults = (
 		my $n = chance(60) ? undef : pick($zk->all);
 		$zk->proxy($n, 'freeze');
 		return sub { $zk->proxy($n, 'pass') };
+	},
+	# all of them, for longer than a lease: what everything here is about
+	'long silence' => sub {
+		$zk->proxy(undef, 'freeze');
+		return (sub { $zk->proxy(undef, 'pass') }, 3 + rand 6);
 	},
 	'client link cut' => sub { $zk->proxy(pick($zk->all), 'cut'); return },
 	'client link refused' => sub {
@@ -305,8 +311,8 @@ while (time < $end)
 	{
 		my $fault = pick(@menu);
 		$count{"fault: $fault"}++;
-		my $cure = $faults{$fault}->();
-		push @cures, [ time + rand(pick(0.5, 3, 9)), $cure ] if $cure;
+		my ($cure, $seconds) = $faults{$fault}->();
+		push @cures, [ time + ($seconds // rand(pick(0.5, 3, 9))), $cure ] if $cure;
 		# calm between the storms, or nothing would ever be granted
 		$next_fault = time + (chance(10) ? 6 : rand(1.5));
 	}
