@@ -246,6 +246,9 @@ doom_detail(ZklTime now)
 static void
 raise_doom(void)
 {
+	/* decided for FATAL, and whoever swallows this may not look himself */
+	if (guard.dying)
+		CHECK_FOR_INTERRUPTS();
 	guard.travelling = guard.nesting > 0;
 	ereport(ERROR,
 			(errcode(guard.nesting > 0 ? ERRCODE_QUERY_CANCELED : ZKL_ERRCODE_LOCK_LOST),

@@ -27,11 +27,11 @@ PG_FUNCTION_INFO_V1(swallow_blind);
 PG_FUNCTION_INFO_V1(swallow_forever);
 
 /*
- * Run a statement in a subtransaction. Returns 0, or the SQLSTATE of the error, which
+ * Run a prepared statement in a subtransaction. Returns 0, or the SQLSTATE of the error, which
  * is gone.
  */
 static int
-try_statement(const char *sql)
+try_plan(SPIPlanPtr plan)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -41,8 +41,8 @@ try_statement(const char *sql)
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		if (SPI_execute(sql, false, 0) < 0)
-			elog(ERROR, "SPI_execute failed");
+		if (SPI_execute_plan(plan, NULL, NULL, false, 0) < 0)
+			elog(ERROR, "SPI_execute_plan failed");
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -58,17 +58,32 @@ try_statement(const char *sql)
 	return code;
 }
 
+static SPIPlanPtr
+prepare(const char *sql)
+{
+	SPIPlanPtr	plan;
+
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	plan = SPI_prepare(sql, 0, NULL);
+	if (plan == NULL)
+		elog(ERROR, "SPI_prepare failed");
+	return plan;
+}
+
 /* Work for so many seconds without a look at interrupts, then run a statement as in a
  * block with WHEN OTHERS. Returns the SQLSTATE that this caught. */
 Datum
 swallow_blind(PG_FUNCTION_ARGS)
 {
 	double		seconds = PG_GETARG_FLOAT8(0);
-	char	   *sql = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	SPIPlanPtr	plan = prepare(text_to_cstring(PG_GETARG_TEXT_PP(1)));
 	instr_time	start;
 	instr_time	now;
 	int			code;
 
+	/* planned the first time, which looks at interrupts */
+	(void) try_plan(plan);
 	INSTR_TIME_SET_CURRENT(start);
 	do
 	{
@@ -77,12 +92,12 @@ swallow_blind(PG_FUNCTION_ARGS)
 		INSTR_TIME_SUBTRACT(now, start);
 	} while (INSTR_TIME_GET_DOUBLE(now) < seconds);
 
-	if (SPI_connect() != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect failed");
-	code = try_statement(sql);
+	code = try_plan(plan);
 	SPI_finish();
 	if (code == ERRCODE_QUERY_CANCELED)
 		ereport(ERROR, (errcode(code), errmsg("canceled")));
+	/* a notice is out before anybody looks at interrupts again */
+	ereport(NOTICE, (errmsg("caught %s", unpack_sql_state(code))));
 	PG_RETURN_TEXT_P(cstring_to_text(unpack_sql_state(code)));
 }
 
@@ -90,8 +105,8 @@ swallow_blind(PG_FUNCTION_ARGS)
 Datum
 swallow_forever(PG_FUNCTION_ARGS)
 {
-	if (SPI_connect() != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect failed");
+	SPIPlanPtr	plan = prepare("SELECT pg_sleep(60)");
+
 	for (;;)
-		(void) try_statement("SELECT pg_sleep(60)");
+		(void) try_plan(plan);
 }

@@ -19,6 +19,16 @@ sub rows
 	return $node->safe_psql('postgres', "SELECT count(*) FROM work WHERE what = '$what'");
 }
 
+# Wait until the statement runs: a cancel that falls into its planning is PostgreSQL's own.
+my $watcher = ZkTest::Session->new($node);
+sub wait_for_run
+{
+	my ($session, $what) = @_;
+	my $question = "SELECT $what FROM pg_stat_activity WHERE pid = " . $session->backend;
+	poll_until(sub { $watcher->query($question) eq 't' }, 10) // die 'the statement does not run';
+	return;
+}
+
 # The push. The timer looks every 500 ms from the grant on; a loss right after the
 # grant is noticed earlier only if the worker says so. The best of some, since the machine
 # may be busy.
@@ -30,9 +40,10 @@ sub rows
 		$session->query("BEGIN; SELECT zk_xact_lock_acquire('push $i')");
 		my $granted = time;
 		$session->send('SELECT pg_sleep(60)');
+		wait_for_run($session, q{wait_event = 'PgSleep'});
 		my ($contender) = contenders($zk, "push $i");
 		$zk->delete(lock_directory("push $i") . "/$contender");
-		like($session->wait(5) // '', qr/ZK001/, 'node deleted: the statement is cancelled');
+		like($session->wait(5) // '', qr/ERROR:  ZK001: /, 'node deleted: the statement is cancelled');
 		push @took, time - $granted;
 		$session->quit;
 	}
@@ -87,8 +98,9 @@ END
 	my $session = ZkTest::Session->new($node);
 	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('swallow once')});
 	$session->send('SELECT swallow_once()');
+	wait_for_run($session, q{wait_event = 'PgSleep'});
 	lose('swallow once');
-	like($session->wait(5) // '', qr/ZK001/, 'caught once: the statement fails all the same');
+	like($session->wait(5) // '', qr/ERROR:  ZK001: /, 'caught once: the statement fails all the same');
 	$session->quit;
 
 	# nothing looked at interrupts, so it is a statement's start that finds out, in a
@@ -96,14 +108,19 @@ END
 	$session = ZkTest::Session->new($node);
 	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('swallow blindly')});
 	$session->send(q{SELECT swallow_blind(1.5, 'SELECT 1')});
+	# it plans and runs its statement before it goes blind
+	wait_for_run($session, q{state = 'active' AND query ~ 'blind' AND clock_timestamp() - query_start > '0.2s'});
 	lose('swallow blindly');
-	like($session->wait(5) // '', qr/ZK001/, 'noticed inside: WHEN OTHERS does not catch it');
+	my $answer = $session->wait(5) // '';
+	like($answer, qr/ERROR:  ZK001: /, 'noticed inside: the statement fails');
+	unlike($answer, qr/caught/, 'noticed inside: WHEN OTHERS does not catch it');
 	$session->quit;
 
 	# whatever is sent is caught: only the end of the connection is not
 	$session = ZkTest::Session->new($node);
 	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('swallow forever')});
 	$session->send('SELECT swallow_forever()');
+	wait_for_run($session, q{wait_event = 'PgSleep'});
 	lose('swallow forever');
 	my $took = poll_until(sub { !kill 0, $session->backend }, 10);
 	ok(defined $took, 'caught for ever: the connection is ended') or $node->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $session->backend . ')');
@@ -111,5 +128,6 @@ END
 	$session->quit;
 }
 
+$watcher->quit;
 $node->stop;
 done_testing();
