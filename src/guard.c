@@ -94,8 +94,10 @@ static struct
 	volatile sig_atomic_t swallowed;	/* somebody caught the cancel */
 	volatile sig_atomic_t dying;	/* it decided for FATAL */
 	ZklTime		found_at;
+	volatile sig_atomic_t exempt;	/* the client's statement passes in any case */
 	volatile sig_atomic_t timer_armed;
-	bool		timer_created;
+	int			signal;			/* of the timer and of the worker's push; 0 =
+								 * not set up yet */
 	bool		exit_hook_registered;
 	timer_t		timer;
 } guard;
@@ -137,7 +139,7 @@ find_lost(void)
 {
 	refresh();
 	for (int i = 0; i < zkl_nholds; i++)
-		if (zkl_holds[i].lost)
+		if (zkl_holds[i].lost && !zkl_holds[i].superseded)
 			return &zkl_holds[i];
 	return NULL;
 }
@@ -165,7 +167,7 @@ doom(const ZklHold *hold)
 	if (hold->lost)
 	{
 		guard.reason = hold->vanished ? DOOM_VANISHED : DOOM_EXPIRED;
-		guard.since = now;
+		guard.since = zkl_shared->entries[hold->entry].lost_at;
 	}
 	else
 	{
@@ -227,9 +229,9 @@ doom_detail(ZklTime now)
 	switch (guard.reason)
 	{
 		case DOOM_EXPIRED:
-			return psprintf("The ZooKeeper session ended; this was seen %ld ms ago.", ago);
+			return psprintf("The ZooKeeper session ended, as was seen %ld ms ago.", ago);
 		case DOOM_VANISHED:
-			return psprintf("Its node in ZooKeeper was deleted; this was seen %ld ms ago.", ago);
+			return psprintf("Its node in ZooKeeper was deleted, as was seen %ld ms ago.", ago);
 		case DOOM_LAPSED:
 			break;
 	}
@@ -375,6 +377,15 @@ on_timer(void)
 		if (has_xid && zkl_idle_loss == ZKL_IDLE_TERMINATE)
 			guard.dying = true;
 	}
+	else if (guard.nesting == 0 || guard.exempt)
+	{
+		/*
+		 * It is not known yet what the client wants, or it is known to be
+		 * something that passes. A ROLLBACK that fails is the last thing
+		 * anybody needs; and everything else is checked when it begins.
+		 */
+		set_timer(DOOM_PERIOD_MS);
+	}
 	else
 	{
 		QueryCancelPending = true;
@@ -386,15 +397,18 @@ on_timer(void)
 	SetLatch(MyLatch);
 }
 
+/* From the kernel's timer, or from the worker, which has something to say. */
 static void
-on_timer_signal(int signo)
+on_signal(int signo, siginfo_t *info, void *context)
 {
 	int			save_errno = errno;
+	bool		from_timer = info->si_code == SI_TIMER;
 
-	/* one that was on its way when the timer was disarmed */
-	if (guard.timer_armed && MyProc != NULL)
+	/* a timer's may have been on its way when it was disarmed */
+	if (MyProc != NULL && (guard.timer_armed || !from_timer))
 	{
-		guard.timer_armed = false;
+		if (from_timer)
+			guard.timer_armed = false;
 		on_timer();
 	}
 	errno = save_errno;
@@ -414,8 +428,8 @@ create_timer(void)
 					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 					 errmsg("zklock found no signal that is not in use")));
 	memset(&action, 0, sizeof(action));
-	action.sa_handler = on_timer_signal;
-	action.sa_flags = SA_RESTART;
+	action.sa_sigaction = on_signal;
+	action.sa_flags = SA_RESTART | SA_SIGINFO;
 	sigemptyset(&action.sa_mask);
 	memset(&event, 0, sizeof(event));
 	event.sigev_notify = SIGEV_SIGNAL;
@@ -425,7 +439,15 @@ create_timer(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("zklock could not create a timer: %m")));
-	guard.timer_created = true;
+	guard.signal = signo;
+}
+
+int
+zkl_guard_signal(void)
+{
+	if (guard.signal == 0)
+		create_timer();
+	return guard.signal;
 }
 
 /* Says why a connection ended, which the client's message cannot. */
@@ -451,7 +473,7 @@ arm_timer(void)
 {
 	ZklTime		left;
 
-	if (!guard.timer_created)
+	if (guard.signal == 0)
 		create_timer();
 	if (!guard.exit_hook_registered)
 	{
@@ -621,7 +643,9 @@ guard_ExecutorRun(ZKL_EXECUTOR_RUN_PARAMS)
 	MemoryContext context = CurrentMemoryContext;
 
 	/* a cursor's next rows: its start may be long ago */
-	if (is_concerned() && !(guard.nesting == 0 && query_is_exempt(queryDesc->plannedstmt)))
+	if (guard.nesting == 0)
+		guard.exempt = is_concerned() && query_is_exempt(queryDesc->plannedstmt);
+	if (is_concerned() && !(guard.nesting == 0 && guard.exempt))
 		begin_statement();
 	guard.nesting++;
 	PG_TRY();
@@ -676,6 +700,8 @@ guard_ProcessUtility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 	volatile bool copy_in = IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from &&
 		((CopyStmt *) stmt)->filename == NULL && guard.nesting == 0;
 
+	if (guard.nesting == 0)
+		guard.exempt = utility_is_exempt(stmt);
 	if (is_concerned() && !utility_is_exempt(stmt))
 		begin_statement();
 
@@ -732,7 +758,7 @@ pre_commit(void)
 
 	if (!guard.relying && !guard.doomed && !guard.timer_found)
 		return;
-	if (guard.timer_created)
+	if (guard.signal != 0)
 		set_timer(0);
 	zkl_guard_check_doom();
 	if (!guard.did_work && !has_xid)
@@ -767,7 +793,7 @@ end_transaction(void)
 		for (int i = 0; i < zkl_nholds; i++)
 			pg_atomic_fetch_and_u32(&zkl_shared->entries[zkl_holds[i].entry].fate,
 									~ZKL_FATE_COMMITTING);
-	if (guard.timer_created)
+	if (guard.signal != 0)
 		set_timer(0);
 	guard.committing = guard.relying = guard.did_work = guard.doomed = false;
 	guard.timer_found = guard.swallowed = false;

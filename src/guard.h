@@ -37,6 +37,9 @@ extern bool zkl_guard_is_certain(const ZklHold *hold);
 /* Raise ZK001 for this hold. */
 pg_noreturn extern void zkl_guard_raise(const ZklHold *hold);
 
+/* The signal by which the worker tells this process of a loss. Sets it up. */
+extern int	zkl_guard_signal(void);
+
 /* Inside a function or another statement, not a statement of its own? */
 extern bool zkl_guard_is_nested(void);
 

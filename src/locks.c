@@ -21,6 +21,7 @@
 
 #include <math.h>
 
+#include "access/parallel.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "commands/dbcommands.h"
@@ -177,7 +178,7 @@ mode_argument(FunctionCallInfo fcinfo, int argno)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid lock mode \"%s\"", given),
-				 errhint("Available modes: exclusive, read, write.")));
+				 errhint("Available modes: exclusive.")));
 	if (mode != ZKL_MODE_EXCLUSIVE)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -227,6 +228,12 @@ require_worker_process(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("zklock locks cannot be used in autovacuum and logical replication workers"),
 				 errdetail("Such a worker tries again for ever when it fails.")));
+	if (IsParallelWorker())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("zklock locks cannot be used in parallel workers"),
+				 errdetail("They would be given back when the worker ends."),
+				 errhint("Do not mark a function that uses them PARALLEL SAFE.")));
 }
 
 ZklHold *
@@ -378,10 +385,19 @@ let_pending_go(void)
 	pending_entry = -1;
 }
 
+/* To acquire it again has failed: the loss is still not acknowledged. */
+static void
+restore_superseded(void)
+{
+	for (int i = 0; i < zkl_nholds; i++)
+		zkl_holds[i].superseded = false;
+}
+
 void
 zkl_locks_at_xact_end(void)
 {
 	let_pending_go();
+	restore_superseded();
 	for (int i = zkl_nholds - 1; i >= 0; i--)
 	{
 		ZklHold    *hold = &zkl_holds[i];
@@ -397,6 +413,7 @@ void
 zkl_locks_at_subxact_abort(int level)
 {
 	let_pending_go();
+	restore_superseded();
 	for (int i = zkl_nholds - 1; i >= 0; i--)
 	{
 		ZklHold    *hold = &zkl_holds[i];
@@ -512,6 +529,8 @@ raise_unavailable(Wait *wait)
 					wait->timeout == 0 ? TRY_TIMEOUT_MS : wait->timeout),
 			 pg_atomic_read_u32(&zkl_shared->worker_pid) == 0 ?
 			 errdetail("The zklock worker is not running.") :
+			 zkl_now() < zkl_word_deadline(pg_atomic_read_u64(&zkl_shared->lease)) ?
+			 errdetail("It has not answered this request yet.") :
 			 known ? errdetail("%s", zkl_text_for_message(trouble)) :
 			 errdetail("There is no answer from zklock.hosts (\"%s\").", zkl_hosts),
 			 errhint("Check the ZooKeeper servers and zklock.hosts; the server log has the worker's messages.")));
@@ -600,6 +619,7 @@ submit(Wait *wait, ZklMode mode)
 	char		database[64];
 	char		user[64];
 	char		application[64];
+	int			push_signal = zkl_guard_signal();
 
 	/* all that can fail comes before the entry is taken */
 	copy_as_utf8(database, sizeof(database), get_database_name(MyDatabaseId));
@@ -617,6 +637,7 @@ submit(Wait *wait, ZklMode mode)
 	entry = &zkl_shared->entries[pending_entry];
 	entry->pid = MyProcPid;
 	entry->procno = MyProcNumber;
+	entry->push_signal = push_signal;
 	entry->mode = mode;
 	entry->try = wait->try || wait->timeout == 0;
 	strlcpy(entry->name, wait->name, sizeof(entry->name));
@@ -720,11 +741,14 @@ wait_for_grant(Wait *wait, ZklMode mode)
 		{
 			uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
 
-			/* the one trouble or the other: who is in the way says nothing
-			 * while ZooKeeper does not answer; and that it has not answered
-			 * within a few milliseconds says nothing about ZooKeeper */
+			/*
+			 * The one trouble or the other: who is in the way says nothing
+			 * while ZooKeeper does not answer. And "taken" must not be said
+			 * of a lock that nobody was seen to hold: a job would believe
+			 * that another server is at it.
+			 */
 			if (phase == ZKL_PHASE_WANTED && now < zkl_word_deadline(word) && !entry->try &&
-				(pg_atomic_read_u32(&entry->queued) || wait->timeout < TRY_TIMEOUT_MS))
+				pg_atomic_read_u32(&entry->queued))
 				raise_timeout(wait, entry);
 			raise_unavailable(wait);
 		}
@@ -804,10 +828,15 @@ acquire(const char *name, ZklMode mode, bool xact_level, bool try, int timeout)
 	hold = zkl_locks_find(name);
 	if (hold != NULL && hold->lost)
 	{
-		/* to acquire it again acknowledges the loss, but does not undo what
-		 * it did to this transaction */
+		/*
+		 * To acquire it again, at the same level, acknowledges the loss; but
+		 * not to fail to, and it does not undo what the loss did to this
+		 * transaction.
+		 */
 		zkl_guard_check_doom();
-		drop_hold(hold);
+		if (xact_level)
+			zkl_guard_raise(hold);
+		hold->superseded = true;
 		hold = NULL;
 	}
 	zkl_guard_check();
@@ -829,7 +858,13 @@ acquire(const char *name, ZklMode mode, bool xact_level, bool try, int timeout)
 
 	entry = wait_for_grant(&wait, mode);
 	if (entry == NULL)
+	{
+		restore_superseded();
 		return 0;
+	}
+	hold = zkl_locks_find(name);
+	if (hold != NULL)
+		drop_hold(hold);		/* the lost one */
 	hold = add_hold(name, pending_entry, mode, entry->token);
 	pending_entry = -1;
 	/* if this fails, the end of the transaction drops a hold without counts */

@@ -37,6 +37,8 @@ typedef struct ZklHold
 	bool		released;		/* given back in a transaction that wrote: the
 								 * node stays until its end */
 	bool		lost;			/* seen as lost, and not acknowledged */
+	bool		superseded;		/* lost, and being acquired again: that is what
+								 * acknowledges it, if it succeeds */
 	bool		vanished;		/* the node was deleted, else the ZooKeeper
 								 * session ended */
 } ZklHold;

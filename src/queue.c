@@ -395,16 +395,16 @@ zkl_queue_created(ZklQueue *queue, int rc, const char *node, int64_t czxid, int6
 				queue->mkdirs = true;
 			break;
 
-		case ZKL_RC_SESSIONMOVED:
 		case ZKL_RC_THROTTLED:
 			/* refused before it did anything */
 			if (queue->abandoned)
 				end(queue);
 			else
-				queue->blocked = rc == ZKL_RC_THROTTLED;
+				queue->blocked = true;
 			break;
 
 		case ZKL_RC_NOAUTH:
+		case ZKL_RC_NOCHILDREN:
 		case ZKL_RC_NODEEXISTS:
 		case ZKL_RC_INVALIDACL:
 		case ZKL_RC_NOTREADONLY:
@@ -419,6 +419,7 @@ zkl_queue_created(ZklQueue *queue, int rc, const char *node, int64_t czxid, int6
 		default:
 			/* -4, -7 and whatever else does not say that nothing happened */
 			queue->state = ZKL_QUEUE_UNSURE;
+			queue->odd_rc = connection_broke(rc) ? ZKL_RC_OK : rc;
 			break;
 	}
 }
@@ -448,7 +449,14 @@ resolve(ZklQueue *queue, uint32_t connection, const ZklListing *listing)
 			begin_delete(queue, ZKL_RESULT_NONE, false);
 	}
 	else if (queue->probed == connection && connection != 0)
-		begin(queue);
+	{
+		memcpy(queue->suspect, queue->uuid, sizeof(queue->suspect));
+		queue->uuid[0] = '\0';
+		if (queue->odd_rc != ZKL_RC_OK && !queue->abandoned)
+			fail(queue, queue->odd_rc, ZKL_TROUBLE_NONE);	/* asking again would not help */
+		else
+			begin(queue);
+	}
 }
 
 void
@@ -478,7 +486,9 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 			 * create that failed, which says nothing */
 			if (!queue->try || queue->seen_free)
 				return;
-			if (rc == ZKL_RC_OK && listing->ahead > 0)
+			if (rc == ZKL_RC_OK && listing->trouble != ZKL_TROUBLE_NONE)
+				fail(queue, ZKL_RC_OK, listing->trouble);
+			else if (rc == ZKL_RC_OK && listing->ahead > 0)
 			{
 				queue->result = ZKL_RESULT_BUSY;
 				end(queue);

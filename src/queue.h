@@ -71,6 +71,7 @@
 #define ZKL_RC_INVALIDSTATE		(-9)
 #define ZKL_RC_NONODE			(-101)
 #define ZKL_RC_NOAUTH			(-102)
+#define ZKL_RC_NOCHILDREN		(-108)
 #define ZKL_RC_NODEEXISTS		(-110)
 #define ZKL_RC_SESSIONEXPIRED	(-112)
 #define ZKL_RC_INVALIDACL		(-114)
@@ -175,6 +176,15 @@ typedef struct ZklQueue
 
 	/* UNSURE: the connection on which the probe succeeded; 0 = none */
 	uint32_t	probed;
+	int			odd_rc;			/* an answer that is neither yes nor no */
+
+	/*
+	 * The uuid of a create that was lost and whose node is not there. Old
+	 * packets can still bring it to a server that was stopped, and to a
+	 * leader that an old handshake has confused; so the caller takes the uuid
+	 * from here and goes on looking for it for a while. "" = none.
+	 */
+	char		suspect[ZKL_UUID_SIZE];
 
 	/* our node, from QUEUED on */
 	char		uuid[ZKL_UUID_SIZE];	/* "" = the caller must set a fresh

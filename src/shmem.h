@@ -67,6 +67,7 @@ typedef struct ZklEntry
 	uint32		serial;			/* which use of this entry it is */
 	int			pid;
 	int			procno;
+	int			push_signal;	/* tells the owner of a loss */
 	ZklMode		mode;
 	bool		try;
 	char		name[ZKL_NAME_MAX + 1];
@@ -82,6 +83,9 @@ typedef struct ZklEntry
 	/* the worker's, before it sets HELD; constant afterwards */
 	int64		token;
 	uint32		generation;
+
+	/* the worker's, before it sets LOST */
+	ZklTime		lost_at;
 
 	/* the worker's, before it sets FAILED */
 	int			failure;

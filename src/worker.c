@@ -79,6 +79,7 @@ PGDLLEXPORT void zklock_worker_main(Datum main_arg);
 #define RETRY_PERIOD		ZKL_MS(1000)
 #define RESOLVE_AGAIN_AFTER	ZKL_MS(15000)
 #define DISCONNECTED_POLL	ZKL_MS(20)
+#define SUSPECT_PERIOD		ZKL_MS(60000)
 #define LOG_LINES_PER_TICK	3
 
 /* What a reply is for: the machine's ZKL_OP_ bit, or one of these. */
@@ -90,8 +91,28 @@ typedef enum Purpose
 	PURPOSE_HEARTBEAT,
 	PURPOSE_PARENT,				/* a parent of a lock directory, not the last */
 	PURPOSE_WHO_LIST,			/* who holds it: the first contender */
-	PURPOSE_WHO_GET				/* and what its node says */
+	PURPOSE_WHO_GET,			/* and what its node says */
+	PURPOSE_SUSPECT_LIST,		/* has a lost create come after all? */
+	PURPOSE_SUSPECT_DELETE
 } Purpose;
+
+/*
+ * A create that was lost, and whose node was not there when we looked behind a
+ * write. ZooKeeper drops what comes late from an old connection, but not quite
+ * always: a handshake of ours that was stuck as well can tell the leader that we
+ * have moved back, and let the create pass that was stuck with it. Seen once in
+ * half an hour of chaos, as a node that nobody would ever have deleted. So we
+ * look again, every second, for as long as old packets may live.
+ */
+typedef struct Suspect
+{
+	char		name[ZKL_NAME_MAX + 1]; /* of the lock; "" = unused */
+	char		uuid[ZKL_UUID_SIZE];
+	uint32		serial;			/* which use of this place it is */
+	ZklTime		until;
+} Suspect;
+
+#define MAX_SUSPECTS	256
 
 /* A lock entry as the worker sees it. */
 typedef struct Slot
@@ -148,6 +169,9 @@ static struct
 	int			ntodo;
 	int64		node_bytes;
 	int64		watch_bytes;
+
+	Suspect		suspects[MAX_SUSPECTS];
+	int			next_suspect;
 
 	char		member_path[ZKL_PATH_SIZE];
 	WaitEventSet *wait_set;
@@ -324,11 +348,15 @@ publish_loss(int index, bool vanished)
 {
 	ZklEntry   *entry = &zkl_shared->entries[index];
 	uint32		bits = ZKL_FATE_LOST | (vanished ? ZKL_FATE_VANISHED : 0);
-	uint32		old = pg_atomic_fetch_or_u32(&entry->fate, bits);
-	ZklTime		left = worker.lease.deadline - zkl_now();
+	ZklTime		now = zkl_now();
+	ZklTime		left = worker.lease.deadline - now;
+	uint32		old;
 
-	if (old & ZKL_FATE_LOST)
+	if (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LOST)
 		return;
+	entry->lost_at = now;
+	pg_write_barrier();
+	old = pg_atomic_fetch_or_u32(&entry->fate, bits);
 	pg_atomic_fetch_add_u32(&zkl_shared->losses, 1);
 	if (old & ZKL_FATE_LET_GO)
 		return;
@@ -340,7 +368,23 @@ publish_loss(int index, bool vanished)
 					   Max((long) (left / 1000), 0L))));
 	if ((old & ZKL_FATE_COMMITTING) == 0 &&
 		GetPGProcByNumber(entry->procno)->pid == entry->pid)
-		kill(entry->pid, SIGINT);
+		kill(entry->pid, entry->push_signal);
+}
+
+/* The oldest one has to make room. */
+static void
+add_suspect(const char *name, const char *uuid)
+{
+	Suspect    *suspect = &worker.suspects[worker.next_suspect];
+
+	worker.next_suspect = (worker.next_suspect + 1) % MAX_SUSPECTS;
+	strlcpy(suspect->name, name, sizeof(suspect->name));
+	strlcpy(suspect->uuid, uuid, sizeof(suspect->uuid));
+	suspect->serial++;
+	suspect->until = zkl_now() + SUSPECT_PERIOD;
+	ereport(DEBUG1,
+			(errmsg_internal("zklock: looking out for a late node of request %s, lock \"%s\"",
+							 uuid, name)));
 }
 
 static void
@@ -376,6 +420,11 @@ publish(int index)
 	ZklPhase	phase = pg_atomic_read_u32(&entry->phase);
 
 	set_recheck(slot, queue->recheck);
+	if (queue->suspect[0] != '\0')
+	{
+		add_suspect(entry->name, queue->suspect);
+		queue->suspect[0] = '\0';
+	}
 
 	/* the node's name, for the next worker and for those who look */
 	if (strcmp(entry->node, queue->node) != 0)
@@ -746,6 +795,34 @@ send_who(int index, ZklTime now)
 	(void) account(zkl_send_list(new_op(PURPOSE_WHO_LIST, index, now), directory), now);
 }
 
+/* Look for creates that came late. */
+static void
+send_suspects(ZklTime now)
+{
+	if (!worker.connected || !worker.member_known)
+		return;
+	for (int i = 0; i < MAX_SUSPECTS; i++)
+	{
+		Suspect    *suspect = &worker.suspects[i];
+		char		directory[ZKL_PATH_SIZE];
+		ZklOp	   *op;
+
+		if (suspect->name[0] == '\0' || worker.in_flight >= MAX_IN_FLIGHT)
+			continue;
+		if (now > suspect->until)
+		{
+			suspect->name[0] = '\0';
+			continue;
+		}
+		zkl_dir_path(directory, zkl_root, suspect->name);
+		op = new_op(PURPOSE_SUSPECT_LIST, -1, now);
+		op->serial = suspect->serial;
+		op->place = i;
+		memcpy(op->listing.uuid, suspect->uuid, sizeof(op->listing.uuid));
+		(void) account(zkl_send_list(op, directory), now);
+	}
+}
+
 /*
  * Work through the machines that changed. Stops at the cap of requests in
  * flight; what is left over stays on the list.
@@ -837,6 +914,9 @@ end_zookeeper_session(const char *why)
 	zkl_lease_end(&worker.lease);
 	remember_session(0);
 	worker.session = 0;
+	/* no late create can belong to the next one */
+	for (int i = 0; i < MAX_SUSPECTS; i++)
+		worker.suspects[i].name[0] = '\0';
 	worker.member_known = false;
 	worker.lapse_logged = false;
 	worker.held_back_sent = 0;
@@ -1192,6 +1272,22 @@ on_member_reply(ZklOp *op, ZklTime now)
 }
 
 static void
+on_suspect_reply(ZklOp *op, ZklTime now)
+{
+	Suspect    *suspect = &worker.suspects[op->place];
+	char		path[ZKL_PATH_SIZE];
+
+	if (op->serial != suspect->serial || op->rc != ZKL_RC_OK || !op->listing.own_found ||
+		!worker.connected)
+		return;
+	ereport(LOG,
+			(errmsg("zklock: deleting node \"%s\" of lock \"%s\", whose creation came late",
+					op->listing.own, suspect->name)));
+	zkl_node_path(path, zkl_root, suspect->name, op->listing.own);
+	(void) account(zkl_send_delete(new_op(PURPOSE_SUSPECT_DELETE, -1, now), path), now);
+}
+
+static void
 on_who_reply(ZklOp *op, ZklTime now)
 {
 	ZklEntry   *entry = &zkl_shared->entries[op->slot];
@@ -1320,6 +1416,8 @@ handle(ZklOp *op)
 		return;					/* a refusal comes as a session event */
 	if (op->purpose == PURPOSE_WHO_LIST || op->purpose == PURPOSE_WHO_GET)
 		on_who_reply(op, now);
+	else if (op->purpose == PURPOSE_SUSPECT_LIST)
+		on_suspect_reply(op, now);
 	else if (op->slot >= 0)
 		on_queue_reply(op);
 	else
@@ -1413,6 +1511,7 @@ tick(ZklTime now)
 		worker.log_suppressed = 0;
 		worker.log_budget = LOG_LINES_PER_TICK;
 	}
+	send_suspects(now);
 	for (int i = 0; i < zkl_shared->nentries; i++)
 	{
 		if (!worker.slots[i].active)
@@ -1480,6 +1579,15 @@ clear_worker(int code, Datum arg)
 	pg_atomic_write_u32(&zkl_shared->worker_pid, 0);
 }
 
+/* "" when there is none. */
+static const char *
+chroot_of(const char *hosts)
+{
+	const char *slash = strchr(hosts, '/');
+
+	return slash != NULL ? slash : "";
+}
+
 static void
 reload(void)
 {
@@ -1488,7 +1596,18 @@ reload(void)
 	ConfigReloadPending = false;
 	ProcessConfigFile(PGC_SIGHUP);
 	worker.lease.tick = ZKL_MS(zkl_server_tick_time);
-	if (strcmp(old_hosts, zkl_hosts) != 0)
+	if (strcmp(chroot_of(old_hosts), chroot_of(zkl_hosts)) != 0)
+	{
+		/* another tree: our nodes are not there, and here nobody would delete
+		 * them as long as the ZooKeeper session lives */
+		if (worker.session != 0)
+			end_zookeeper_session("zklock.hosts has another chroot.");
+		close_client();
+		if (worker.resolution != NULL)
+			zkl_resolve_free(worker.resolution);
+		worker.resolution = NULL;
+	}
+	else if (strcmp(old_hosts, zkl_hosts) != 0)
 	{
 		ereport(LOG,
 				(errmsg("zklock: zklock.hosts changed, restarting the worker with the same ZooKeeper session")));

@@ -66,6 +66,7 @@ typedef struct ZklOp
 	/* the caller's, given back as they were */
 	int			purpose;
 	int			slot;
+	int			place;
 	uint32_t	serial;
 	uint32_t	connection;
 	int64_t		sent;

@@ -65,6 +65,33 @@ wait_for_lease($node);
 $node->safe_psql('postgres', q{SELECT zk_lock_acquire('in the chroot')});
 is(scalar $zk->ls('/no/such/chroot/zklock'), 3, 'and then holds the locks');
 
+# another chroot is another tree: the locks in the old one are given up, and not left there
+# for as long as the ZooKeeper session lives
+{
+	my $holder = ZkTest::Session->new($node);
+	my $path = '/no/such/chroot/zklock/moved';
+	$holder->query(q{SELECT zk_lock_acquire('moved')});
+	is(scalar $zk->ls($path), 1, 'held in the chroot');
+	$node->safe_psql('postgres', "ALTER SYSTEM SET zklock.hosts = '$host:$port'");
+	$node->reload;
+	ok(defined poll_until(sub { !$zk->ls($path) }, 5), 'chroot changed by a reload: no node is left behind');
+	like($holder->query('SELECT 1'), qr/ZK001/, 'chroot changed: the holder is told');
+	$holder->quit;
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET zklock.hosts');
+	$node->reload;
+}
+
+# a lock whose directory cannot have children is refused, and ZooKeeper is not hammered
+restart_with(hosts => "$host:$port");
+wait_for_lease($node);
+{
+	my $foreign = $zk->hold('/zklock/childless-', 'x');
+	my ($name) = $foreign->{path} =~ m{([^/]+)$};
+	my ($code, undef, $stderr) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT zk_lock_acquire('$name', timeout => '5 s')");
+	like($stderr, qr/ZK003: ZooKeeper refused lock.*children/s, 'an ephemeral node in the place of the directory: refused, and why');
+	$foreign->release;
+}
+
 # a root of several components is made
 restart_with(hosts => "$host:$port", root => '/made/for/this');
 wait_for_lease($node);
@@ -102,8 +129,13 @@ my $start = time;
 $node->safe_psql('postgres', 'CREATE DATABASE besides');
 $node->safe_psql('postgres', 'DROP DATABASE besides');
 cmp_ok(time - $start, '<', 2, 'frozen: CREATE and DROP DATABASE do not wait for the worker');
+# not "taken", of a lock that nobody holds, as long as the lease lasts
+{
+	my (undef, undef, $stderr) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT zk_lock_acquire('free', timeout => '300 ms')");
+	like($stderr, qr/ERROR:  ZK003: /, 'frozen a moment ago, short timeout: ZK003, not 55P03');
+}
 poll_until(sub { ($node->psql('postgres', q{SELECT zk_lock_try_acquire('x')}))[0] != 0 }, 20);
-is_unavailable('frozen', '(does not acknowledge|no answer|refused|timed out|Socket)');
+is_unavailable('frozen', '(does not acknowledge|no answer|not answered|refused|timed out|Socket)');
 $zk->thaw_all;
 wait_for_lease($node);
 pass('thawed: locks are there again');

@@ -131,6 +131,20 @@ sub lose
 	like($session->query("SELECT zk_lock_acquire('$lock') > 0"), qr/ZK001/, 'an expression over it is not a direct call');
 	like($session->query("SELECT zk_lock_acquire('$lock')"), qr/^\d+$/, 'acquired again: acknowledged');
 	is($session->query('SELECT 1'), 1, 'and goes on');
+	# to try to is not enough
+	$lock = lose($session);
+	my $other = ZkTest::Session->new($node);
+	$other->query("SELECT zk_lock_acquire('$lock')");
+	is($session->query("SELECT zk_lock_try_acquire('$lock')"), '', 'tried again, and taken');
+	like($session->query('SELECT 1'), qr/ZK001/, 'a try that failed acknowledges nothing');
+	like($session->query("SELECT zk_lock_acquire('$lock', timeout => '200 ms')"), qr/55P03/, 'waited for, in vain');
+	like($session->query('SELECT 1'), qr/ZK001/, 'an acquire that failed acknowledges nothing');
+	$other->quit;
+	like($session->query("SELECT zk_xact_lock_acquire('$lock')"), qr/ZK001/, 'nor does one for the transaction');
+	like($session->query("SELECT zk_lock_acquire('$lock', timeout => '5 s')"), qr/^\d+$/, 'acquired again in the end');
+	is($session->query('SELECT 1'), 1, 'that acknowledges it');
+	$session->query("SELECT zk_lock_release('$lock')");
+
 	lose($session);
 	is($session->query('SELECT zk_lock_release_all()'), 2, 'release_all: counts both');
 	is($session->query('SELECT 1'), 1, 'release_all: acknowledged');
@@ -138,7 +152,7 @@ sub lose
 	is($session->query('DISCARD ALL; SELECT 1'), 1, 'DISCARD ALL: acknowledged');
 
 	# what was released or acquired again does not save the transaction that relied on it
-	$session->query('BEGIN; INSERT INTO work VALUES (\'relied\')');
+	$session->query(q{SET zklock.idle_loss = 'doom'; BEGIN; INSERT INTO work VALUES ('relied')});
 	$lock = lose($session);
 	$session->query("SELECT zk_lock_release('$lock')");
 	like($session->query('COMMIT; SELECT 1'), qr/ZK001|rolled back|^1$/s, 'released in the doomed transaction');
@@ -157,6 +171,49 @@ sub lose
 	like($session->query(q{SELECT zk_lock_release('stack')}), qr/you don't own/, 'stack: there is nothing behind it');
 	$session->quit;
 }
+
+# A loss does not cancel what passes: a ROLLBACK that fails is the last thing anybody
+# needs. The comment makes its parsing last longer than the loss takes to arrive.
+foreach my $statement ('ROLLBACK', q{SELECT zk_lock_release('backend')})
+{
+	my $session = ZkTest::Session->new($node);
+	my $comment = '/*' . 'x' x 30_000_000 . '*/';
+	$session->query(q{SELECT zk_lock_acquire('backend')}) if $statement =~ /release/;
+	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('transaction')});
+	my $lock = $statement =~ /release/ ? 'backend' : 'transaction';
+	my ($contender) = contenders($zk, $lock);
+	my $offset = -s $log;
+	$session->send("$comment$statement");
+	$zk->delete(lock_directory($lock) . "/$contender");
+	ok(logged(qr/lock "$lock" of process \d+ is lost/, $offset, 5), "$statement: lost while it is parsed");
+	unlike($session->wait(30), qr/ERROR/, "$statement is not cancelled");
+	$session->query('ROLLBACK; SELECT zk_lock_release_all()');
+	is($session->query('SELECT 1'), 1, "after $statement it goes on");
+	$session->quit;
+}
+
+# "Seen 0 ms ago" would be told by whoever looks late.
+{
+	my $session = ZkTest::Session->new($node);
+	lose($session);
+	sleep 1.2;
+	like($session->query('SELECT 1'), qr/was deleted, as was seen 1[2-9]\d\d ms ago/, 'the detail says when it was lost, and not when somebody looked');
+	$session->query('SELECT zk_lock_release_all()');
+	$session->quit;
+}
+
+# A parallel worker could not keep a lock.
+like(
+	($node->psql('postgres', <<'END'))[2],
+\set VERBOSITY verbose
+CREATE FUNCTION in_parallel() RETURNS bigint LANGUAGE plpgsql PARALLEL SAFE AS 'BEGIN RETURN zk_lock_acquire(''parallel''); END';
+SET parallel_leader_participation = off; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+SET min_parallel_table_scan_size = 0;
+CREATE TABLE several AS SELECT generate_series(1, 10000) AS x;
+ANALYZE several;
+SELECT count(in_parallel()) FROM several;
+END
+	qr/55000: zklock locks cannot be used in parallel workers/, 'refused in a parallel worker');
 
 # Ended while idle in a transaction: the log says why, which the client's message cannot.
 {

@@ -118,5 +118,30 @@ cmp_ok($held, '>', 0, 'some were granted');
 diag join "\n", @complaints if @complaints;
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/ ended, \d+ held locks/, 'the ZooKeeper session lived through all of it');
 
+# A create that was lost, was not there when it was looked for, and came all the same: a
+# network that was cut can deliver it later. Played by a foreign client.
+{
+	my $session = ZkTest::Session->new($node);
+	$node->safe_psql('postgres', 'ALTER SYSTEM SET log_min_messages = debug1');
+	$node->reload;
+	my $offset = -s $node->logfile;
+	my $uuid;
+	ok( defined poll_until(
+			sub {
+				$zk->proxy(1, 'lose_request', $requests{create});
+				$session->query(q{SELECT zk_lock_acquire('late')});
+				$session->query(q{SELECT zk_lock_release('late')});
+				($uuid) = PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset) =~ /late node of request (\S+), lock "late"/;
+				return defined $uuid;
+			}, 20),
+		'a create is lost, and looked out for');
+	$zk->proxy(1, 'pass');
+	my $late = $zk->hold(lock_directory('late') . "/_c_$uuid-lock-", 'late');
+	ok(defined poll_until(sub { contenders($zk, 'late') == 0 }, 3), 'it comes late and is deleted');
+	like($session->query(q{SELECT zk_lock_try_acquire('late')}), qr/^\d+$/, 'the lock is free');
+	$late->release;
+	$session->quit;
+}
+
 $node->stop;
 done_testing();

@@ -235,6 +235,30 @@ test_lost_reply(void)
 	zkl_queue_listed(&queue, ZKL_RC_OK, 2, &l);
 	CHECK_INT(queue.state, ZKL_QUEUE_UNSURE, "absence_without_a_write_proves_nothing");
 
+	/* absent behind a write: but it may still come late */
+	zkl_queue_connected(&queue, 3, SESSION);
+	send_all(&queue);
+	zkl_queue_probed(&queue, ZKL_RC_OK, 3);
+	zkl_queue_listed(&queue, ZKL_RC_OK, 3, &l);
+	CHECK_INT(queue.state, ZKL_QUEUE_NEW, "absent behind a write: it queues again");
+	CHECK_STR(queue.uuid, "", "with a fresh uuid");
+	CHECK_STR(queue.suspect, UUID_A, "late_create_is_looked_out_for");
+
+	/* an answer that says neither yes nor no is not asked for again and again */
+	queue = fresh(false);
+	send_all(&queue);
+	zkl_queue_created(&queue, -5, NULL, 0, 0);
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	send_all(&queue);
+	zkl_queue_probed(&queue, ZKL_RC_OK, 1);
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.failure, -5, "odd_refusal_is_a_failure_not_a_loop");
+
+	queue = fresh(false);
+	send_all(&queue);
+	zkl_queue_created(&queue, ZKL_RC_OPERATIONTIMEOUT, NULL, 0, 0);
+	zkl_queue_listed(&queue, ZKL_RC_OPERATIONTIMEOUT, 1, NULL);
+
 	/* the answer to the probe is of another connection than the listing */
 	zkl_queue_connected(&queue, 3, SESSION);
 	send_all(&queue);
