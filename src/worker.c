@@ -219,13 +219,15 @@ wake_owner(ZklEntry *entry)
 	SetLatch(&GetPGProcByNumber(entry->procno)->procLatch);
 }
 
+/* Locks that somebody still relies on. */
 static int
 count_held(void)
 {
 	int			held = 0;
 
 	for (int i = 0; i < zkl_shared->nentries; i++)
-		if (worker.slots[i].active && worker.slots[i].granted)
+		if (worker.slots[i].active && worker.slots[i].granted &&
+			(pg_atomic_read_u32(&zkl_shared->entries[i].fate) & ZKL_FATE_LET_GO) == 0)
 			held++;
 	return held;
 }

@@ -78,7 +78,7 @@ sub program
 	my $lock = pick(@locks);
 	my $timeout = pick('50 ms', '300 ms', '2 s', '5 s');
 	my $insert = "INSERT INTO work VALUES ('$lock', TOKEN, '$client->{name}')";
-	my $linger = sprintf 'SELECT pg_sleep(%.3f)', rand(pick(0.02, 0.3, 1.5));
+	my $linger = sprintf 'SELECT pg_sleep(%.3f)', rand(pick(0.02, 0.3, 1.5, 8));
 	# evaluated after the grant, from left to right
 	my $acquire = sub {
 		my ($function) = @_;
