@@ -15,7 +15,7 @@
  *	  on. Hole: it comes late; the row locks are held until then.
  * 3. A timer cancels the statement at the deadline, or half a second after a
  *	  loss. Hole: interrupts can be held off, an idle backend ignores a cancel.
- * 4. The worker sends the same cancel at once when it learns of a loss.
+ * 4. The worker sends the timer's signal at once when it learns of a loss.
  * 5. Doom sticks until the end of the top-level transaction, whatever catches
  *	  the error on the way: inside nested levels it travels as query_canceled,
  *	  which PL/pgSQL's WHEN OTHERS does not catch, and becomes ZK001 where it
