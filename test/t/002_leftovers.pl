@@ -146,7 +146,19 @@ $waiter->send("SELECT zk_lock_acquire('$lock')");
 ok(defined nodes_become($lock, 2, 5), 'waiting again');
 $holder->quit;
 like($waiter->wait(5), qr/^\d+$/, 'the waiter gets the lock when the holder goes');
-$waiter->quit;
+# All this was seen through our own small program: ZooKeeper's shell has the last word.
+{
+	my $second = ZkTest::Session->new($node, name => 'second');
+	$second->send("SELECT zk_lock_acquire('$lock')");
+	ok(defined nodes_become($lock, 2, 5), 'a holder and a waiter');
+	my $node_name = qr/_c_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-lock-\d{10}/;
+	like($zk->zkcli_sh('ls', lock_directory($lock)), qr/^\[$node_name, $node_name\]$/m, 'zkCli.sh ls: two nodes and nothing else');
+	$second->kill_client;
+	$node->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $second->backend . ')');
+	$waiter->quit;
+	ok(defined nodes_become($lock, 0, LIMIT), 'both gone');
+	like($zk->zkcli_sh('ls', lock_directory($lock)), qr/^\[\]$/m, 'zkCli.sh ls: nothing');
+}
 is_clean($lock, 'everybody gone');
 
 #
