@@ -98,7 +98,6 @@ static struct
 	volatile sig_atomic_t timer_armed;
 	int			signal;			/* of the timer and of the worker's push; 0 =
 								 * not set up yet */
-	bool		exit_hook_registered;
 	timer_t		timer;
 } guard;
 
@@ -414,6 +413,20 @@ on_signal(int signo, siginfo_t *info, void *context)
 	errno = save_errno;
 }
 
+/* Says why a connection ended, which the client's message cannot. */
+static void
+explain_at_exit(int code, Datum arg)
+{
+	if (!guard.dying)
+		return;
+	guard.dying = false;
+	(void) still_good(0);
+	ereport(LOG,
+			(errmsg("zklock: connection terminated because lock \"%s\" is lost and its transaction would not end",
+					guard.name),
+			 errdetail("%s", doom_detail(zkl_now()))));
+}
+
 /* Of the signals that nobody has a use for, take one that nobody has taken. */
 static void
 create_timer(void)
@@ -439,6 +452,7 @@ create_timer(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("zklock could not create a timer: %m")));
+	before_shmem_exit(explain_at_exit, (Datum) 0);
 	guard.signal = signo;
 }
 
@@ -448,20 +462,6 @@ zkl_guard_signal(void)
 	if (guard.signal == 0)
 		create_timer();
 	return guard.signal;
-}
-
-/* Says why a connection ended, which the client's message cannot. */
-static void
-explain_at_exit(int code, Datum arg)
-{
-	if (!guard.dying)
-		return;
-	guard.dying = false;
-	(void) still_good(0);
-	ereport(LOG,
-			(errmsg("zklock: connection terminated because lock \"%s\" is lost and its transaction would not end",
-					guard.name),
-			 errdetail("%s", doom_detail(zkl_now()))));
 }
 
 /*
@@ -475,11 +475,6 @@ arm_timer(void)
 
 	if (guard.signal == 0)
 		create_timer();
-	if (!guard.exit_hook_registered)
-	{
-		before_shmem_exit(explain_at_exit, (Datum) 0);
-		guard.exit_hook_registered = true;
-	}
 	if (guard.timer_armed)
 		return;
 	left = zkl_word_deadline(pg_atomic_read_u64(&zkl_shared->lease)) - zkl_now();
