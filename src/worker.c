@@ -1138,7 +1138,12 @@ resolve_hosts(ZklTime now, const char **addresses, const char **error)
 		if (worker.resolution == NULL)
 			return false;
 	}
-	return zkl_resolve_done(worker.resolution, addresses, error);
+	if (zkl_resolve_done(worker.resolution, addresses, error))
+		return true;
+	/* under way for a while; a client has other troubles than this */
+	if (worker.client == NULL && now >= worker.retry_at)
+		zkl_trouble_write("could not resolve the names in zklock.hosts: no answer from the name servers yet");
+	return false;
 }
 
 /*
@@ -1257,6 +1262,8 @@ on_member_reply(ZklOp *op, ZklTime now)
 				worker.next_heartbeat = now;	/* a lost reply: write to it */
 			else if (op->rc == ZKL_RC_NOAUTH)
 				zkl_trouble_write("ZooKeeper does not permit to create a node below zklock.root: not authenticated");
+			else if (op->rc == ZKL_RC_QUOTAEXCEEDED)
+				zkl_trouble_write("ZooKeeper does not permit to create a node below zklock.root: quota exceeded");
 			break;
 
 		case PURPOSE_HEARTBEAT:

@@ -584,5 +584,6 @@ zkl_client_kick(void)
 const char *
 zkl_rc_text(int rc)
 {
-	return zerror(rc);
+	/* the library of 3.8 does not know this one */
+	return rc == ZKL_RC_QUOTAEXCEEDED ? "quota exceeded" : zerror(rc);
 }
