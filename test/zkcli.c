@@ -18,6 +18,7 @@
  *								s (sequential), c (container), p (parents too)
  *	  set PATH DATA
  *	  delete PATH				deleter PATH: with everything below it
+ *	  fill PATH N				create PATH1 to PATHN, persistent and empty
  *	  hold PATH DATA [FLAGS]	create an ephemeral sequential node (FLAGS: just
  *								these) with its parents, print "path czxid
  *								session password", stay until stdin ends
@@ -68,7 +69,7 @@ usage(void)
 {
 	fprintf(stderr,
 			"usage: zkcli [-t SECONDS] [-T SESSION_TIMEOUT_MS] HOST:PORT[,...] COMMAND ARGUMENT...\n"
-			"commands: ls lsr get stat create set delete deleter hold close-session\n");
+			"commands: ls lsr get stat create set delete deleter fill hold close-session\n");
 	exit(EX_USAGE);
 }
 
@@ -317,6 +318,21 @@ create(zhandle_t *zh, const char *path, const char *data, const char *flags,
 	return rc;
 }
 
+static int
+fill(zhandle_t *zh, const char *path, int count)
+{
+	int			rc = ZOK;
+
+	for (int i = 1; i <= count && rc == ZOK; i++)
+	{
+		char		child[4096];
+
+		snprintf(child, sizeof(child), "%s%d", path, i);
+		rc = zoo_create(zh, child, NULL, -1, &ZOO_OPEN_ACL_UNSAFE, 0, NULL, 0);
+	}
+	return rc;
+}
+
 /*
  * Keep a node until stdin ends, and tell whether it stood until then.
  */
@@ -464,6 +480,8 @@ main(int argc, char **argv)
 		rc = zoo_delete(zh, path, -1);
 	else if (strcmp(command, "deleter") == 0)
 		rc = walk(zh, path, true, true);
+	else if (strcmp(command, "fill") == 0)
+		rc = fill(zh, path, atoi(data));
 	else if (strcmp(command, "hold") == 0)
 		rc = hold(zh, path, data, nargs > 4 ? flags : "esp");
 	else
