@@ -28,10 +28,12 @@
 #							away and reset: done, and the client cannot know
 #	NAME lose_request [OP]	reset before the next request (of type OP) is
 #							forwarded: not done, and the client cannot know
+#	NAME forget_session		the next client that comes back with a ZooKeeper session is
+#							presented to the server as a new one, and answered so
 #	NAME session			"ok ID PASSWORD", both in hex, of the ZooKeeper session whose
 #							handshake was the last one to pass
 #	NAME status				"ok MODE connections=N fired=N"; fired counts the
-#							lose_* that have struck
+#							lose_* and forget_session that have struck
 #
 # lose_* strike once, and then the route passes again. OP is the number of the
 # operation in ZooKeeper's protocol: 1 create, 2 delete, 3 exists, 4 getData,
@@ -83,6 +85,7 @@ foreach my $spec (@specs)
 		rewrite => ($kind // '') =~ m{^(\d+)/(\d+)$} ? [ $1, $2 ] : undef,
 		mode => 'pass',
 		op => undef,
+		forget => 0,
 		fired => 0,
 	};
 	open_listener($route) or die "cannot listen on $listen: $!\n";
@@ -329,6 +332,15 @@ sub client_bytes
 			}
 			$conn->{lost_xid} = unpack 'l>', substr($frame, 4, 4);
 		}
+		# its handshake: version, zxid, timeout, ZooKeeper session, password
+		if ($route->{forget} && !$conn->{greeted}[0] && !$conn->{unframed}
+			&& length $frame >= 48 && substr($frame, 20, 8) ne "\0" x 8)
+		{
+			substr($frame, 20, 8) = "\0" x 8;
+			substr($frame, 32, 16) = "\0" x 16;
+			$route->{forget} = 0;
+			$route->{fired}++;
+		}
 		$conn->{greeted}[0] = 1;
 		$forward .= $frame;
 	}
@@ -435,6 +447,10 @@ sub command
 	elsif ($verb eq 'session')
 	{
 		return defined $route->{session} ? "ok $route->{session}" : 'error no handshake yet';
+	}
+	elsif ($verb eq 'forget_session')
+	{
+		$route->{forget} = 1;
 	}
 	elsif ($verb eq 'cut')
 	{
