@@ -1,5 +1,6 @@
 # Nothing grows: neither the worker nor the backends need more memory or file descriptors
-# after many acquires and releases than after few.
+# after many acquires and releases than after few, nor the worker after many lost connections
+# and ZooKeeper sessions.
 #
 # SOAK_CYCLES (default 20,000) in all, by SOAK_BACKENDS (default 6) at the same time; half of them
 # on one lock that all want, the others on one of their own, every fiftieth with a name that is new.
@@ -10,6 +11,7 @@ use warnings;
 
 use Test::More;
 use Time::HiRes qw(time);
+use PostgreSQL::Test::Utils;
 use ZkTest;
 
 my ($bin) = grep { -x "$_/postgres" } split /:/, $ENV{PATH};
@@ -21,8 +23,8 @@ my $backends = $ENV{SOAK_BACKENDS} // 6;
 my $rounds = 20;
 my $each = int($cycles / $rounds / $backends) || 1;
 
-my $zk = ZkEnsemble->new(tick => 500)->start;
-my $node = zk_server('a', $zk);
+my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
+my $node = zk_server('a', $zk, hosts => $zk->direct_hosts);
 my $worker = $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
 my @sessions = map { ZkTest::Session->new($node, name => "soak $_") } 1 .. $backends;
 my %processes = ('worker' => $worker, map { ("backend $_" => $sessions[ $_ - 1 ]->backend) } 1 .. $backends);
@@ -31,7 +33,7 @@ my %processes = ('worker' => $worker, map { ("backend $_" => $sessions[ $_ - 1 ]
 sub memory
 {
 	my ($pid) = @_;
-	return PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /^RssAnon:\s*(\d+) kB/m ? $1 : die;
+	return slurp_file("/proc/$pid/status") =~ /^RssAnon:\s*(\d+) kB/m ? $1 : die;
 }
 
 sub descriptors { my ($pid) = @_; return scalar(() = glob "/proc/$pid/fd/*"); }
@@ -100,5 +102,46 @@ is($node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend
 	$worker, 'it was the same worker all the time');
 
 $_->quit foreach @sessions;
+$node->stop;
+
+# Connections and ZooKeeper sessions that end.
+$node->append_conf('postgresql.conf', q{zklock.hosts = '} . $zk->hosts . q{'});
+$node->start;
+wait_for_lease($node);
+my $control = ZkTest::Session->new($node);
+$worker = $control->query(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
+
+# Each time with a lock held, which is lost or not, and another one taken afterwards.
+my $times = $ENV{SOAK_CYCLES} ? 200 : 40;
+my %ends = (
+	'connection' => sub { $zk->proxy(1, 'cut'); },
+	'ZooKeeper session' => sub { $zk->close_session($zk->proxy(1, 'session') =~ /^ok (\S+) (\S+)/); },
+);
+foreach my $what (sort keys %ends)
+{
+	my (@memory, @files);
+	my $offset = -s $node->logfile;
+	my $count = sub {
+		my $n = () = slurp_file($node->logfile, $offset) =~ /connected again|zklock: ZooKeeper session 0x\w+, timeout/g;
+		return $n;
+	};
+	foreach my $i (1 .. $times)
+	{
+		my $before = $count->();
+		$control->query(q{SELECT zk_lock_acquire('ends')});
+		$ends{$what}->();
+		poll_until(sub { $count->() > $before }, 10) // die "$what $i: not back";
+		$control->query(q{SELECT zk_lock_release_all()});
+		next unless $i % ($times / 10) == 0;
+		poll_until(sub { $control->query(q{SELECT zk_lock_acquire('ends', timeout => '5 s') > 0, zk_lock_release('ends')}) eq 't|t' }, 10) // die;
+		push @memory, memory($worker);
+		push @files, descriptors($worker);
+	}
+	diag "$what: @memory kB" if $ENV{SOAK_CYCLES};
+	cmp_ok($memory[-1] - $memory[1], '<=', 256, "the $what ended $times times: $memory[1] kB after a fifth of them, $memory[-1] kB at the end");
+	is($files[-1], $files[1], "the $what: no more files are open");
+}
+is($control->query(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'}), $worker, 'it was the same worker all the time');
+$control->quit;
 $node->stop;
 done_testing();
