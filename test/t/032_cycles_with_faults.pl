@@ -180,5 +180,8 @@ is($node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/terminated by signal|PANIC|exit code (?!1\b)/, 'no process died');
 my $ends = () = PostgreSQL::Test::Utils::slurp_file($node->logfile) =~ / ended, \d+ held locks/g;
 cmp_ok($ends, '>', 0, "$ends ZooKeeper sessions were lost");
+diag "$over cycles with faults (", join(', ', map { "$_ $faults{$_}" } sort keys %faults), '): ',
+  join(', ', map { "$_ $count{$_}" } sort keys %count), "; $ends ZooKeeper sessions were lost"
+  if $ENV{CYCLES};
 $node->stop;
 done_testing();
