@@ -71,6 +71,34 @@ COMMENT ON FUNCTION zk_lock_is_held(text) IS
 'is the lock held by this backend, and is that certain now?';
 
 --
+-- Semaphores: so many at a time. No NULL here either.
+--
+
+CREATE FUNCTION zk_semaphore_acquire(name text, leases integer, timeout interval DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'zkl_semaphore_acquire'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION zk_semaphore_acquire(text, integer, interval) IS
+'take one of so many leases for this backend until it is released, waiting for it; returns a number that fences nothing';
+
+CREATE FUNCTION zk_semaphore_try_acquire(name text, leases integer)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'zkl_semaphore_try_acquire'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION zk_semaphore_try_acquire(text, integer) IS
+'take one of so many leases for this backend if one is free now; returns a number that fences nothing, or NULL when all are taken';
+
+CREATE FUNCTION zk_semaphore_release(name text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zkl_semaphore_release'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION zk_semaphore_release(text) IS
+'give back one lease of this backend; false when there is none, or when it had been lost';
+
+--
 -- Fencing at the table.
 --
 
@@ -146,6 +174,9 @@ REVOKE ALL ON FUNCTION
 	zk_lock_release_all(),
 	zk_fencing_token(text),
 	zk_lock_is_held(text),
+	zk_semaphore_acquire(text, integer, interval),
+	zk_semaphore_try_acquire(text, integer),
+	zk_semaphore_release(text),
 	zk_fence_check(text, bigint),
 	zk_fence_guard(),
 	zk_fence_reset(text, bigint)

@@ -54,6 +54,8 @@ typedef enum ZklPhase
 #define ZKL_FATE_ANSWERED	0x10	/* worker: "holder" is filled in, for good */
 #define ZKL_FATE_VANISHED	0x20	/* worker, beside LOST: the node was deleted by
 									 * somebody; else the ZooKeeper session ended */
+#define ZKL_FATE_BROKEN		0x40	/* worker, beside LOST: or it was asked to take
+									 * the lock away, see "breaker" */
 
 /* Why the worker refused, beyond ZooKeeper's result codes. */
 #define ZKL_FAILURE_NODE_BUDGET		1	/* one more node could kill the ensemble */
@@ -70,6 +72,9 @@ typedef struct ZklEntry
 	int			push_signal;	/* tells the owner of a loss */
 	ZklMode		mode;
 	bool		try;
+	int			leases;			/* mode LEASE: how many there may be */
+	char		beside[ZKL_OWN_NODE_SIZE];	/* the write node of a downgrade, or "" */
+	int64		inherited_token;	/* and its token */
 	char		name[ZKL_NAME_MAX + 1];
 	char		database[64];
 	char		user[64];
@@ -86,6 +91,7 @@ typedef struct ZklEntry
 
 	/* the worker's, before it sets LOST */
 	ZklTime		lost_at;
+	char		breaker[sizeof(((ZklNodeData *) 0)->breaker)];
 
 	/* the worker's, before it sets FAILED */
 	int			failure;

@@ -123,9 +123,12 @@ typedef struct Slot
 	bool		granted;		/* published as HELD */
 	uint32		serial;			/* replies with another one are stale */
 	int			parent_rc;		/* first refusal while making parents */
+	bool		revoked;		/* somebody wants the lock, see read_own_data() */
+	bool		surrender;		/* as soon as the owner's commit is over */
 	int			cost;			/* bytes of path, see NODE_BUDGET */
 	uint64		own_hash;		/* of the node's path, 0 = none */
 	uint64		pred_hash;		/* of the predecessor's path, 0 = none */
+	uint64		leases_hash;	/* of the directory's path, mode LEASE only */
 	ZklQueue	queue;
 } Slot;
 
@@ -342,14 +345,15 @@ set_recheck(Slot *slot, bool recheck)
 }
 
 /*
- * The lock is lost. Whoever is between PRE_COMMIT and the end of his commit, or
- * has let go, is out of reach; everybody else is told, and told at once.
+ * The lock is lost; "how" is a bit of its fate that says more, or 0. Whoever is
+ * between PRE_COMMIT and the end of his commit, or has let go, is out of reach;
+ * everybody else is told, and told at once.
  */
 static void
-publish_loss(int index, bool vanished)
+publish_loss(int index, uint32 how)
 {
 	ZklEntry   *entry = &zkl_shared->entries[index];
-	uint32		bits = ZKL_FATE_LOST | (vanished ? ZKL_FATE_VANISHED : 0);
+	uint32		bits = ZKL_FATE_LOST | how;
 	ZklTime		now = zkl_now();
 	ZklTime		left = worker.lease.deadline - now;
 	uint32		old;
@@ -365,12 +369,62 @@ publish_loss(int index, bool vanished)
 
 	ereport(LOG,
 			(errmsg("zklock: lock \"%s\" of process %d is lost", entry->name, entry->pid),
+			 how == ZKL_FATE_BROKEN ? errdetail("It was taken away by %s.", entry->breaker) :
 			 errdetail("%s %ld ms of the lease were left.",
-					   vanished ? "Its node was deleted." : "The ZooKeeper session ended.",
+					   how == ZKL_FATE_VANISHED ? "Its node was deleted." :
+					   "The ZooKeeper session ended.",
 					   Max((long) (left / 1000), 0L))));
 	if ((old & ZKL_FATE_COMMITTING) == 0 &&
 		GetPGProcByNumber(entry->procno)->pid == entry->pid)
 		kill(entry->pid, entry->push_signal);
+}
+
+/*
+ * Take a granted lock away from its owner. From here on nothing commits under it,
+ * except what is past PRE_COMMIT already: for that the node stays until it is over.
+ */
+static void
+take_away(int index)
+{
+	Slot	   *slot = &worker.slots[index];
+
+	publish_loss(index, ZKL_FATE_BROKEN);
+	slot->surrender = (pg_atomic_read_u32(&zkl_shared->entries[index].fate) &
+					   ZKL_FATE_COMMITTING) != 0;
+	if (!slot->surrender)
+		zkl_queue_surrender(&slot->queue);
+}
+
+/*
+ * Our node's data is what we wrote, unless somebody asks for the lock: Curator's
+ * Revoker, which asks and no more, or zk_lock_break(), which will delete the node
+ * when we do not.
+ */
+static void
+read_own_data(int index, const char *data, int len)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+	Slot	   *slot = &worker.slots[index];
+	ZklNodeData said;
+
+	if (slot->revoked)
+		return;
+	if (len == strlen(ZKL_REVOKE_BYTES) && memcmp(data, ZKL_REVOKE_BYTES, len) == 0)
+	{
+		slot->revoked = zkl_on_revoke == ZKL_REVOKE_ABORT;
+		ereport(LOG,
+				(errmsg("zklock: another ZooKeeper client asks process %d to give up lock \"%s\"",
+						entry->pid, entry->name),
+				 slot->revoked ? 0 :
+				 errdetail("It is not given up, since zklock.on_revoke is \"ignore\".")));
+		strlcpy(entry->breaker, "another ZooKeeper client, which asked for it",
+				sizeof(entry->breaker));
+	}
+	else if (zkl_nodedata_read(data, len, &said) && said.breaker[0] != '\0')
+	{
+		slot->revoked = true;
+		strlcpy(entry->breaker, said.breaker, sizeof(entry->breaker));
+	}
 }
 
 /* The oldest one has to make room. */
@@ -404,8 +458,8 @@ deactivate(int index)
 
 	release_budget(slot);
 	set_recheck(slot, false);
-	slot->active = slot->granted = false;
-	slot->own_hash = slot->pred_hash = 0;
+	slot->active = slot->granted = slot->revoked = slot->surrender = false;
+	slot->own_hash = slot->pred_hash = slot->leases_hash = 0;
 	slot->serial++;
 }
 
@@ -434,10 +488,10 @@ publish(int index)
 		memcpy(entry->node, queue->node, sizeof(entry->node));
 		slot->own_hash = node_hash(index, queue->node);
 	}
+	pg_atomic_write_u32(&entry->ahead, queue->ahead);
 	if (queue->state == ZKL_QUEUE_QUEUED)
 	{
 		slot->pred_hash = node_hash(index, queue->pred);
-		pg_atomic_write_u32(&entry->ahead, queue->ahead);
 		if (queue->listed)
 			pg_atomic_write_u32(&entry->queued, 1);
 	}
@@ -449,7 +503,7 @@ publish(int index)
 
 	if (queue->state == ZKL_QUEUE_GRANTED && phase == ZKL_PHASE_WANTED)
 	{
-		entry->token = queue->czxid;
+		entry->token = entry->inherited_token != 0 ? entry->inherited_token : queue->czxid;
 		entry->generation = zkl_word_generation(pg_atomic_read_u64(&zkl_shared->lease));
 		worker.watch_bytes -= slot->cost;
 		slot->granted = true;
@@ -458,7 +512,7 @@ publish(int index)
 		wake_owner(entry);
 	}
 	else if (queue->result == ZKL_RESULT_LOST)
-		publish_loss(index, worker.session != 0);
+		publish_loss(index, worker.session != 0 ? ZKL_FATE_VANISHED : 0);
 	else if (queue->result == ZKL_RESULT_BUSY && phase == ZKL_PHASE_WANTED)
 	{
 		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_BUSY);
@@ -472,6 +526,9 @@ publish(int index)
 		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_FAILED);
 		wake_owner(entry);
 	}
+
+	if (queue->state == ZKL_QUEUE_GRANTED && slot->revoked && !slot->surrender)
+		take_away(index);
 
 	if (queue->state == ZKL_QUEUE_ENDED)
 	{
@@ -497,6 +554,16 @@ activate(int index)
 	slot->cost = strlen(path) + 1 + 58 + 4;
 	worker.node_bytes += slot->cost;
 	worker.watch_bytes += 2 * slot->cost;
+	if (entry->mode == ZKL_MODE_LEASE)
+		slot->leases_hash = path_hash(path);
+}
+
+/* What the machine has to know of the request beside its mode. */
+static void
+set_request(ZklQueue *queue, const ZklEntry *entry)
+{
+	zkl_queue_set_leases(queue, entry->leases);
+	zkl_queue_set_beside(queue, entry->beside);
 }
 
 static void
@@ -507,6 +574,7 @@ begin_request(int index)
 
 	activate(index);
 	zkl_queue_init(&slot->queue, entry->mode, entry->try);
+	set_request(&slot->queue, entry);
 	if (worker.node_bytes > NODE_BUDGET || worker.watch_bytes > WATCH_BUDGET)
 	{
 		deactivate(index);
@@ -572,7 +640,7 @@ adopt_entries(void)
 			continue;
 		if (held && (worker.session == 0 || entry->generation != generation))
 		{
-			publish_loss(i, false);
+			publish_loss(i, 0);
 			entry->uuid[0] = '\0';
 		}
 		if (worker.session == 0)
@@ -587,6 +655,7 @@ adopt_entries(void)
 			held = held && (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LOST) == 0;
 			zkl_queue_adopt(&slot->queue, entry->mode, entry->try, entry->uuid, entry->node,
 							entry->token, held);
+			set_request(&slot->queue, entry);
 			if (held)
 			{
 				worker.watch_bytes -= slot->cost;
@@ -752,12 +821,16 @@ send_op(int index, uint32 op_bit, ZklTime now)
 				strlcpy(data.user, entry->user, sizeof(data.user));
 				strlcpy(data.application, entry->application, sizeof(data.application));
 				strlcpy(data.since, entry->since, sizeof(data.since));
+				data.leases = entry->leases;
 				len = zkl_nodedata_write(&data, json);
 
 				zkl_node_prefix(prefix, queue->uuid, queue->mode);
+				if (queue->beside[0] != '\0')
+					strlcat(prefix, zkl_node_digits(queue->beside), sizeof(prefix));
 				zkl_node_path(path, zkl_root, entry->name, prefix);
 				return account(zkl_send_create(new_op(op_bit, index, now), path, json, (int) len,
-											   ZKL_CREATE_EPHEMERAL | ZKL_CREATE_SEQUENTIAL,
+											   ZKL_CREATE_EPHEMERAL |
+											   (queue->beside[0] == '\0' ? ZKL_CREATE_SEQUENTIAL : 0),
 											   zkl_acl == ZKL_ACL_CREATOR), now);
 			}
 
@@ -771,7 +844,8 @@ send_op(int index, uint32 op_bit, ZklTime now)
 
 				memcpy(op->listing.uuid, queue->uuid, sizeof(op->listing.uuid));
 				op->listing.mode = queue->mode;
-				return account(zkl_send_list(op, directory), now);
+				memcpy(op->listing.beside, queue->beside, sizeof(op->listing.beside));
+				return account(zkl_send_list(op, directory, queue->mode == ZKL_MODE_LEASE), now);
 			}
 
 		case ZKL_OP_OWN:
@@ -793,8 +867,12 @@ send_who(int index, ZklTime now)
 {
 	char		directory[ZKL_PATH_SIZE];
 
+	ZklOp	   *op = new_op(PURPOSE_WHO_LIST, index, now);
+
 	zkl_dir_path(directory, zkl_root, zkl_shared->entries[index].name);
-	(void) account(zkl_send_list(new_op(PURPOSE_WHO_LIST, index, now), directory), now);
+	op->listing.mode = zkl_shared->entries[index].mode;
+	memcpy(op->listing.uuid, zkl_shared->entries[index].uuid, sizeof(op->listing.uuid));
+	(void) account(zkl_send_list(op, directory, false), now);
 }
 
 /* Look for creates that came late. */
@@ -821,7 +899,7 @@ send_suspects(ZklTime now)
 		op->serial = suspect->serial;
 		op->place = i;
 		memcpy(op->listing.uuid, suspect->uuid, sizeof(op->listing.uuid));
-		(void) account(zkl_send_list(op, directory), now);
+		(void) account(zkl_send_list(op, directory, false), now);
 	}
 }
 
@@ -1347,6 +1425,8 @@ on_queue_reply(ZklOp *op)
 			zkl_queue_listed(queue, op->rc, op->connection, &op->listing);
 			break;
 		case ZKL_OP_OWN:
+			if (op->rc == ZKL_RC_OK)
+				read_own_data(op->slot, op->text, op->len);
 			zkl_queue_own(queue, op->rc, op->connection, op->czxid, op->owner);
 			break;
 		case ZKL_OP_PRED:
@@ -1359,30 +1439,43 @@ on_queue_reply(ZklOp *op)
 	publish(op->slot);
 }
 
+/* A watch went off: tell the machines that it was for. */
 static void
-on_node_gone(const char *path)
+on_watch_event(const char *path, bool gone)
 {
 	uint64		hash = path_hash(path);
 
 	for (int i = 0; i < zkl_shared->nentries; i++)
 	{
 		Slot	   *slot = &worker.slots[i];
-		char		own[ZKL_PATH_SIZE];
+		ZklQueue   *queue = &slot->queue;
+		const char *name = zkl_shared->entries[i].name;
+		char		watched[ZKL_PATH_SIZE];
 
-		if (slot->own_hash != hash && slot->pred_hash != hash)
-			continue;
 		if (slot->own_hash == hash)
 		{
-			zkl_node_path(own, zkl_root, zkl_shared->entries[i].name, slot->queue.node);
-			if (strcmp(own, path) == 0)
-				zkl_queue_own_gone(&slot->queue);
+			zkl_node_path(watched, zkl_root, name, queue->node);
+			if (strcmp(watched, path) != 0)
+				continue;
+			if (gone)
+				zkl_queue_own_gone(queue);
+			else
+				zkl_queue_own_changed(queue);
 		}
-		else
+		else if (slot->pred_hash == hash)
 		{
-			zkl_node_path(own, zkl_root, zkl_shared->entries[i].name, slot->queue.pred);
-			if (strcmp(own, path) == 0)
-				zkl_queue_pred_gone(&slot->queue);
+			zkl_node_path(watched, zkl_root, name, queue->pred);
+			if (strcmp(watched, path) != 0)
+				continue;
+			if (gone)
+				zkl_queue_pred_gone(queue);
+			else
+				zkl_queue_pred_changed(queue);
 		}
+		else if (slot->leases_hash == hash)
+			zkl_queue_children_changed(queue);
+		else
+			continue;
 		publish(i);
 	}
 }
@@ -1399,9 +1492,12 @@ handle(ZklOp *op)
 			return;
 		case ZKL_KIND_WATCH_GONE:
 			worker.silent_since = now;
-			on_node_gone(op->text);
+			on_watch_event(op->text, true);
 			return;
-		case ZKL_KIND_WATCH_OTHER:
+		case ZKL_KIND_WATCH_CHANGED:
+		case ZKL_KIND_WATCH_CHILDREN:
+			worker.silent_since = now;
+			on_watch_event(op->text, false);
 			return;
 		default:
 			break;
@@ -1519,6 +1615,8 @@ tick(ZklTime now)
 		if (!worker.slots[i].active)
 			continue;
 		zkl_queue_tick(&worker.slots[i].queue, relist);
+		if (worker.slots[i].surrender)
+			take_away(i);
 		mark(i);
 	}
 }

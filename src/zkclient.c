@@ -226,7 +226,8 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 	}
 	else
 	{
-		op->kind = type == ZOO_DELETED_EVENT ? ZKL_KIND_WATCH_GONE : ZKL_KIND_WATCH_OTHER;
+		op->kind = type == ZOO_DELETED_EVENT ? ZKL_KIND_WATCH_GONE :
+			type == ZOO_CHILD_EVENT ? ZKL_KIND_WATCH_CHILDREN : ZKL_KIND_WATCH_CHANGED;
 		strncpy(op->text, path, sizeof(op->text) - 1);
 	}
 	deliver(op);
@@ -523,10 +524,11 @@ zkl_send_create(ZklOp *op, const char *path, const char *data, int len,
 }
 
 bool
-zkl_send_list(ZklOp *op, const char *path)
+zkl_send_list(ZklOp *op, const char *path, bool watch)
 {
 	enlist(op, ZKL_KIND_LIST);
-	return sent(op, zoo_aget_children(op->client->zh, path, 0, on_children, op));
+	return sent(op, zoo_awget_children(op->client->zh, path, watch ? on_watch : NULL,
+									   op->client, on_children, op));
 }
 
 bool
