@@ -134,9 +134,8 @@ zkl_lock_label(const char *name)
 	return psprintf("lock \"%s\"", zkl_text_for_message(name));
 }
 
-/* A string of this backend's into shared memory, as UTF-8; cut if need be. */
-static void
-copy_as_utf8(char *to, size_t size, const char *from)
+void
+zkl_copy_as_utf8(char *to, size_t size, const char *from)
 {
 	char	   *utf8;
 
@@ -149,25 +148,12 @@ copy_as_utf8(char *to, size_t size, const char *from)
 	strlcpy(to, utf8, size);
 }
 
-/*
- * The lock's name as UTF-8, or an error. Names are compared byte by byte, on
- * all servers, so they must not depend on a database's encoding.
- */
-static void
-name_argument(FunctionCallInfo fcinfo, char name[ZKL_NAME_MAX + 1])
+void
+zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1])
 {
-	text	   *arg;
-	char	   *given;
-	char	   *utf8;
+	const char *utf8 = given;
 	ZklNameError error;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("lock name must not be null")));
-	arg = PG_GETARG_TEXT_PP(0);
-	given = text_to_cstring(arg);
-	utf8 = given;
 	if (GetDatabaseEncoding() != PG_SQL_ASCII)
 		utf8 = pg_server_to_any(given, strlen(given), PG_UTF8);
 
@@ -185,6 +171,16 @@ name_argument(FunctionCallInfo fcinfo, char name[ZKL_NAME_MAX + 1])
 						 ZKL_NAME_MAX)));
 	}
 	strlcpy(name, utf8, ZKL_NAME_MAX + 1);
+}
+
+static void
+name_argument(FunctionCallInfo fcinfo, char name[ZKL_NAME_MAX + 1])
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("lock name must not be null")));
+	zkl_check_name(text_to_cstring(PG_GETARG_TEXT_PP(0)), name);
 }
 
 static ZklMode
@@ -206,19 +202,11 @@ mode_argument(FunctionCallInfo fcinfo, int argno)
 	return mode;
 }
 
-/* Milliseconds; NULL means the setting. */
-static int
-timeout_argument(FunctionCallInfo fcinfo, int argno)
+int
+zkl_interval_ms(Interval *interval)
 {
-	Interval   *interval;
-	double		ms;
-
-	if (PG_ARGISNULL(argno))
-		return zkl_acquire_timeout == 0 ? WAIT_FOREVER : zkl_acquire_timeout;
-
 	/* 'infinity' has the largest fields there are, and so is out of range */
-	interval = PG_GETARG_INTERVAL_P(argno);
-	ms = interval->time / 1000.0 +
+	double		ms = interval->time / 1000.0 +
 		(interval->day + interval->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY * 1000.0;
 	if (interval->time < 0 || interval->day < 0 || interval->month < 0 ||
 		ms < 0 || ms > INT_MAX)
@@ -230,19 +218,34 @@ timeout_argument(FunctionCallInfo fcinfo, int argno)
 	return (int) ceil(ms);
 }
 
+/* Milliseconds; NULL means the setting. */
+static int
+timeout_argument(FunctionCallInfo fcinfo, int argno)
+{
+	if (PG_ARGISNULL(argno))
+		return zkl_acquire_timeout == 0 ? WAIT_FOREVER : zkl_acquire_timeout;
+	return zkl_interval_ms(PG_GETARG_INTERVAL_P(argno));
+}
+
 /* ------------------------------------------------------------------------
  * Holds
  * ------------------------------------------------------------------------
  */
 
-static void
-require_worker_process(void)
+void
+zkl_require_preload(void)
 {
 	if (zkl_shared == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("zklock must be loaded via shared_preload_libraries"),
 				 errhint("Add \"shared_preload_libraries = 'zklock'\" to postgresql.conf and restart the server.")));
+}
+
+static void
+require_worker_process(void)
+{
+	zkl_require_preload();
 	if (AmAutoVacuumWorkerProcess() || IsLogicalWorker())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -399,6 +402,15 @@ reserve_level(ZklHold *hold)
 	hold->maxlevels = hold->maxlevels == 0 ? 4 : 2 * hold->maxlevels;
 }
 
+/* For those who look: at which levels is it held? */
+static void
+publish_levels(const ZklHold *hold)
+{
+	pg_atomic_write_u32(&zkl_shared->entries[hold->entry].levels,
+						(hold->backend_count > 0 ? ZKL_LEVEL_BACKEND : 0) |
+						(hold->nlevels > 0 ? ZKL_LEVEL_XACT : 0));
+}
+
 static void
 count_acquire(ZklHold *hold, bool xact_level)
 {
@@ -415,6 +427,7 @@ count_acquire(ZklHold *hold, bool xact_level)
 		hold->levels[hold->nlevels].count = 1;
 		hold->nlevels++;
 	}
+	publish_levels(hold);
 }
 
 /*
@@ -477,6 +490,7 @@ zkl_locks_at_xact_end(void)
 		ZklHold    *hold = &zkl_holds[i];
 
 		hold->nlevels = 0;
+		publish_levels(hold);
 		/* a lost backend-level hold stays until its loss is acknowledged */
 		if (is_unused(hold))
 			drop_hold(hold);
@@ -494,6 +508,7 @@ zkl_locks_at_subxact_abort(int level)
 
 		while (hold->nlevels > 0 && hold->levels[hold->nlevels - 1].level >= level)
 			hold->nlevels--;
+		publish_levels(hold);
 		if (is_unused(hold) && !hold->released)
 			drop_hold(hold);
 	}
@@ -534,6 +549,7 @@ zkl_locks_release_all(void)
 			continue;
 		released += hold->backend_count;
 		hold->backend_count = 0;
+		publish_levels(hold);
 		if (hold->lost)
 			drop_hold(hold);
 		else if (is_unused(hold))
@@ -556,6 +572,8 @@ typedef struct Wait
 	bool		try;			/* NULL instead of an error when it is taken */
 	bool		turn;			/* for a semaphore's mutex: to queue is no answer */
 	ZklTime		give_up;		/* then this is, unless 0 */
+	bool		xact_level;
+	ZklTime		start;
 	int			timeout;		/* ms, or WAIT_FOREVER */
 	bool		by_lock_timeout;	/* core's setting is the shorter one */
 	ZklTime		deadline;		/* of the wait */
@@ -566,6 +584,7 @@ begin_wait(Wait *wait, bool try, int timeout)
 {
 	wait->try = try;
 	wait->timeout = timeout;
+	wait->start = zkl_now();
 	if (try)
 		wait->timeout = TRY_TIMEOUT_MS;
 	else if (LockTimeout > 0 && (timeout == WAIT_FOREVER || LockTimeout < timeout))
@@ -592,13 +611,14 @@ describe_holder(ZklEntry *entry)
 		return NULL;			/* gone by the time we asked */
 
 	initStringInfo(&buf);
+	appendStringInfoString(&buf, entry->mode == ZKL_MODE_LEASE ? "One" : "It");
 	if (holder->pid == 0)
 	{
-		appendStringInfo(&buf, "It is held by another client: \"%s\", fencing token " INT64_FORMAT ".",
+		appendStringInfo(&buf, " is held by another client: \"%s\", fencing token " INT64_FORMAT ".",
 						 zkl_text_for_message(holder->server), entry->holder_token);
 		return buf.data;
 	}
-	appendStringInfo(&buf, "It is held by server \"%s\", process %d",
+	appendStringInfo(&buf, " is held by server \"%s\", process %d",
 					 zkl_text_for_message(holder->server), holder->pid);
 	if (holder->database[0] != '\0')
 		appendStringInfo(&buf, ", database \"%s\"", zkl_text_for_message(holder->database));
@@ -612,12 +632,21 @@ describe_holder(ZklEntry *entry)
 	return buf.data;
 }
 
+/* For the statistics, before a wait ends with an error. */
+static void
+count_timeout(void)
+{
+	if (pending_entry >= 0)
+		pg_atomic_fetch_or_u32(&zkl_shared->entries[pending_entry].fate, ZKL_FATE_TIMED_OUT);
+}
+
 static void
 raise_unavailable(Wait *wait)
 {
 	char		trouble[ZKL_TROUBLE_SIZE];
 	bool		known = zkl_trouble_read(trouble);
 
+	count_timeout();
 	ereport(ERROR,
 			(errcode(ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
 			 errmsg("could not reach ZooKeeper for %s within %d ms",
@@ -638,6 +667,7 @@ raise_timeout(Wait *wait, ZklEntry *entry)
 	char	   *holder = describe_holder(entry);
 	int			ahead = pg_atomic_read_u32(&entry->ahead);
 
+	count_timeout();
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 wait->timeout == 0 ?
@@ -731,9 +761,9 @@ submit(Wait *wait)
 	int			push_signal = zkl_guard_signal();
 
 	/* all that can fail comes before the entry is taken */
-	copy_as_utf8(database, sizeof(database), get_database_name(MyDatabaseId));
-	copy_as_utf8(user, sizeof(user), GetUserNameFromId(GetUserId(), true));
-	copy_as_utf8(application, sizeof(application), application_name);
+	zkl_copy_as_utf8(database, sizeof(database), get_database_name(MyDatabaseId));
+	zkl_copy_as_utf8(user, sizeof(user), GetUserNameFromId(GetUserId(), true));
+	zkl_copy_as_utf8(application, sizeof(application), application_name);
 
 	pending_entry = zkl_entry_take();
 	if (pending_entry < 0)
@@ -766,6 +796,8 @@ submit(Wait *wait)
 	strlcpy(entry->user, user, sizeof(entry->user));
 	strlcpy(entry->application, application, sizeof(entry->application));
 	format_since(entry->since, sizeof(entry->since));
+	entry->wait_start = wait->start;
+	pg_atomic_write_u32(&entry->levels, wait->xact_level ? ZKL_LEVEL_XACT : ZKL_LEVEL_BACKEND);
 	zkl_entry_submit(pending_entry);
 	return entry;
 }
@@ -794,16 +826,55 @@ sleep_on_latch(long ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Ask who holds the lock, and give the worker a moment to find out. */
+/* Ask who holds the lock; an earlier answer is forgotten. */
+static void
+begin_to_ask(int index)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+
+	pg_atomic_fetch_and_u32(&entry->fate, ~(ZKL_FATE_ASKED | ZKL_FATE_ANSWERED));
+	pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ASKED);
+	zkl_ring_doorbell(index);
+}
+
+/* Ask, and give the worker a moment to find out. */
 static void
 ask_holder(int index, ZklTime until)
 {
 	ZklEntry   *entry = &zkl_shared->entries[index];
 
-	pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ASKED);
-	zkl_ring_doorbell(index);
+	begin_to_ask(index);
 	while ((pg_atomic_read_u32(&entry->fate) & ZKL_FATE_ANSWERED) == 0 && zkl_now() < until)
 		sleep_on_latch((until - zkl_now()) / 1000);
+}
+
+/*
+ * log_lock_waits: PostgreSQL logs who waits for longer than deadlock_timeout; so do
+ * we, with the holder's server. "logged" counts how far we are: asked, logged.
+ */
+static void
+log_wait(Wait *wait, ZklEntry *entry, ZklTime now, int *logged)
+{
+	ZklTime		log_at = wait->start + ZKL_MS(DeadlockTimeout);
+	bool		answered = (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_ANSWERED) != 0;
+	char	   *holder;
+
+	if (*logged == 0 && now >= log_at)
+	{
+		begin_to_ask(pending_entry);
+		*logged = 1;
+	}
+	else if (*logged == 1 && (answered || now >= log_at + ZKL_MS(ASK_BEFORE_MS)))
+	{
+		*logged = 2;
+		holder = describe_holder(entry);
+		ereport(LOG,
+				(errmsg("zklock: process %d still waiting for %s after %ld ms", MyProcPid,
+						zkl_lock_label(wait->name), (long) ((now - wait->start) / 1000)),
+				 holder != NULL ? errdetail("%s %u contenders are ahead.", holder,
+											pg_atomic_read_u32(&entry->ahead)) :
+				 errdetail("%u contenders are ahead.", pg_atomic_read_u32(&entry->ahead))));
+	}
 }
 
 /*
@@ -815,6 +886,7 @@ wait_for_grant(Wait *wait)
 {
 	ZklEntry   *entry = submit(wait);
 	bool		asked = false;
+	int			logged = 0;
 
 	for (;;)
 	{
@@ -835,7 +907,14 @@ wait_for_grant(Wait *wait)
 					continue;
 				}
 				if (grant_is_good(entry))
+				{
+					if (logged == 2)
+						ereport(LOG,
+								(errmsg("zklock: process %d acquired %s after %ld ms", MyProcPid,
+										zkl_lock_label(wait->name),
+										(long) ((zkl_now() - wait->start) / 1000))));
 					return entry;
+				}
 				break;
 			case ZKL_PHASE_BUSY:
 				if (wait->try)
@@ -890,11 +969,16 @@ wait_for_grant(Wait *wait)
 			if (now >= ask_at)
 			{
 				asked = true;
-				pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ASKED);
-				zkl_ring_doorbell(pending_entry);
+				begin_to_ask(pending_entry);
 			}
 			else
 				left = Min(left, ask_at - now);
+		}
+		if (log_lock_waits && logged < 2)
+		{
+			log_wait(wait, entry, now, &logged);
+			left = Min(left, logged == 1 ? ZKL_MS(ASK_BEFORE_MS) :
+					   Max(wait->start + ZKL_MS(DeadlockTimeout) - now, 0));
 		}
 		sleep_on_latch((Min(left, ZKL_MS(1000)) + 999) / 1000);
 		zkl_guard_check();
@@ -969,14 +1053,14 @@ warn_about_leases(ZklEntry *entry, int leases)
  * Returns the fencing token, or 0 when a try found the lock taken.
  */
 static int64
-acquire(Wait *wait, bool xact_level)
+acquire(Wait *wait)
 {
 	ZklHold    *hold;
 	ZklEntry   *entry;
 
 	reserve_hold();
 	zkl_guard_refresh();
-	supersede_lost(wait->name, xact_level);
+	supersede_lost(wait->name, wait->xact_level);
 	zkl_guard_check();
 
 	hold = find_mode(wait->name, wait->mode);
@@ -985,7 +1069,7 @@ acquire(Wait *wait, bool xact_level)
 	{
 		reserve_level(hold);
 		wait_for_lease(wait, hold);
-		count_acquire(hold, xact_level);
+		count_acquire(hold, wait->xact_level);
 		return hold->token;
 	}
 	if (wait->leases == 0 && (hold = zkl_locks_find(wait->name)) != NULL)
@@ -1015,7 +1099,7 @@ acquire(Wait *wait, bool xact_level)
 	pending_entry = -1;
 	/* if this fails, the end of the transaction drops a hold without counts */
 	reserve_level(hold);
-	count_acquire(hold, xact_level);
+	count_acquire(hold, wait->xact_level);
 	zkl_guard_granted();
 	warn_about_snapshot();
 	return hold->token;
@@ -1056,6 +1140,7 @@ acquire_lease(const char *semaphore, int leases, bool try, int timeout)
 	if (hold == NULL || !hold->released)
 	{
 		turn.timeout = wait.timeout;
+		turn.start = wait.start;
 		turn.by_lock_timeout = wait.by_lock_timeout;
 		turn.deadline = wait.deadline;
 		/* who has the mutex has it for a moment, or waits for a lease */
@@ -1074,7 +1159,7 @@ acquire_lease(const char *semaphore, int leases, bool try, int timeout)
 		pending_mutex = pending_entry;
 		pending_entry = -1;
 	}
-	token = acquire(&wait, false);
+	token = acquire(&wait);
 	let_pending_go();
 	return token;
 }
@@ -1094,8 +1179,9 @@ sql_acquire(FunctionCallInfo fcinfo, bool xact_level, bool try)
 	require_worker_process();
 	name_argument(fcinfo, name);
 	wait.mode = mode_argument(fcinfo, 1);
+	wait.xact_level = xact_level;
 	begin_wait(&wait, try, try ? 0 : timeout_argument(fcinfo, 2));
-	token = acquire(&wait, xact_level);
+	token = acquire(&wait);
 	if (token == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);
@@ -1163,6 +1249,7 @@ release(const char *name, ZklHold *hold)
 		return false;
 	}
 	hold->backend_count--;
+	publish_levels(hold);
 	if (is_unused(hold))
 		give_back(hold);
 	return true;

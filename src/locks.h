@@ -10,6 +10,7 @@
 #ifndef ZKL_LOCKS_H
 #define ZKL_LOCKS_H
 
+#include "datatype/timestamp.h"
 #include "fmgr.h"
 
 #include "compat.h"
@@ -92,6 +93,21 @@ extern PGDLLEXPORT Datum zkl_lock_is_held(PG_FUNCTION_ARGS);
 extern PGDLLEXPORT Datum zkl_semaphore_acquire(PG_FUNCTION_ARGS);
 extern PGDLLEXPORT Datum zkl_semaphore_try_acquire(PG_FUNCTION_ARGS);
 extern PGDLLEXPORT Datum zkl_semaphore_release(PG_FUNCTION_ARGS);
+
+/* An error unless the library was preloaded. */
+extern void zkl_require_preload(void);
+
+/*
+ * A lock's name as UTF-8, or an error. Names are compared byte by byte, on all
+ * servers, so they must not depend on a database's encoding.
+ */
+extern void zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1]);
+
+/* A string of this database as UTF-8, cut if need be; NULL is "". */
+extern void zkl_copy_as_utf8(char *to, size_t size, const char *from);
+
+/* Milliseconds of an interval argument, or an error. */
+extern int	zkl_interval_ms(Interval *interval);
 
 /* A name for a message: in the database's encoding, whatever it holds. */
 extern char *zkl_text_for_message(const char *utf8);

@@ -61,15 +61,6 @@ PGDLLEXPORT void zklock_worker_main(Datum main_arg);
  * would rather have fewer. */
 #define MAX_IN_FLIGHT		1000
 
-/*
- * Budgets of one ZooKeeper session, in bytes of path. At its end the leader
- * writes all its nodes into one transaction, and one above jute.maxbuffer
- * (1 MB) stops the ensemble for good. After a reconnect the library sends all
- * watches in one packet, with the same limit.
- */
-#define NODE_BUDGET			900000
-#define WATCH_BUDGET		900000
-
 /* Request numbers begin at time(0) and turn negative at 2^31; a few small
  * negative ones mean something else. Ours is a wide berth. */
 #define MAX_REQUESTS		2000000000
@@ -93,7 +84,10 @@ typedef enum Purpose
 	PURPOSE_WHO_LIST,			/* who holds it: the first contender */
 	PURPOSE_WHO_GET,			/* and what its node says */
 	PURPOSE_SUSPECT_LIST,		/* has a lost create come after all? */
-	PURPOSE_SUSPECT_DELETE
+	PURPOSE_SUSPECT_DELETE,
+	PURPOSE_INQUIRY_LIST,		/* see inquiry.h; all else that is asked there */
+	PURPOSE_INQUIRY_ROW,		/* is one request, or one for each row */
+	PURPOSE_INQUIRY
 } Purpose;
 
 /*
@@ -119,13 +113,15 @@ typedef struct Slot
 {
 	bool		active;			/* the machine runs */
 	bool		in_todo;
+	bool		asking;			/* who holds it is being looked up */
+	bool		waited;			/* somebody was ahead of it */
 	bool		rechecking;		/* counted in worker.nrecheck */
 	bool		granted;		/* published as HELD */
 	uint32		serial;			/* replies with another one are stale */
 	int			parent_rc;		/* first refusal while making parents */
 	bool		revoked;		/* somebody wants the lock, see read_own_data() */
 	bool		surrender;		/* as soon as the owner's commit is over */
-	int			cost;			/* bytes of path, see NODE_BUDGET */
+	int			cost;			/* bytes of path, see ZKL_NODE_BUDGET */
 	uint64		own_hash;		/* of the node's path, 0 = none */
 	uint64		pred_hash;		/* of the predecessor's path, 0 = none */
 	uint64		leases_hash;	/* of the directory's path, mode LEASE only */
@@ -170,11 +166,20 @@ static struct
 	Slot	   *slots;
 	int		   *todo;
 	int			ntodo;
+	int		   *rung;			/* room for answer_doorbell() */
 	int64		node_bytes;
 	int64		watch_bytes;
 
 	Suspect		suspects[MAX_SUSPECTS];
 	int			next_suspect;
+
+	/* what is under way for the desks of inquiry.h */
+	struct
+	{
+		uint32		serial;		/* replies with another one are stale */
+		bool		begun;
+		int			pending;
+	}			desks[ZKL_DESKS];
 
 	char		member_path[ZKL_PATH_SIZE];
 	WaitEventSet *wait_set;
@@ -248,7 +253,10 @@ publish_lease(ZklTime now)
 	bool		lapsed = published != 0 && now >= published;
 
 	if (lapsed && worker.lease.deadline > now)
+	{
 		epoch = (epoch & ~ZKL_LEASE_LAPSE_MASK) | ((epoch + 1) & ZKL_LEASE_LAPSE_MASK);
+		pg_atomic_fetch_add_u64(&zkl_shared->health.lapses, 1);
+	}
 	pg_atomic_write_u64(&zkl_shared->lease,
 						((uint64) (worker.lease.deadline / 1000) << ZKL_LEASE_EPOCH_BITS) | epoch);
 
@@ -367,6 +375,7 @@ publish_loss(int index, uint32 how)
 	if (old & ZKL_FATE_LET_GO)
 		return;
 
+	zkl_stats_count(entry->name, ZKL_OUTCOME_LOST, false, 0);
 	ereport(LOG,
 			(errmsg("zklock: lock \"%s\" of process %d is lost", entry->name, entry->pid),
 			 how == ZKL_FATE_BROKEN ? errdetail("It was taken away by %s.", entry->breaker) :
@@ -458,9 +467,20 @@ deactivate(int index)
 
 	release_budget(slot);
 	set_recheck(slot, false);
-	slot->active = slot->granted = slot->revoked = slot->surrender = false;
+	slot->active = slot->granted = slot->revoked = slot->surrender = slot->waited = false;
+	slot->asking = false;
 	slot->own_hash = slot->pred_hash = slot->leases_hash = 0;
 	slot->serial++;
+}
+
+/* For the statistics: the owner is done with it, or never got it. */
+static void
+count_end(int index, ZklOutcome outcome)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+	ZklTime		since = entry->granted_at != 0 ? entry->granted_at : entry->wait_start;
+
+	zkl_stats_count(entry->name, outcome, worker.slots[index].waited, zkl_now() - since);
 }
 
 /*
@@ -489,6 +509,7 @@ publish(int index)
 		slot->own_hash = node_hash(index, queue->node);
 	}
 	pg_atomic_write_u32(&entry->ahead, queue->ahead);
+	slot->waited |= queue->must_wait;
 	if (queue->state == ZKL_QUEUE_QUEUED)
 	{
 		slot->pred_hash = node_hash(index, queue->pred);
@@ -507,6 +528,8 @@ publish(int index)
 		entry->generation = zkl_word_generation(pg_atomic_read_u64(&zkl_shared->lease));
 		worker.watch_bytes -= slot->cost;
 		slot->granted = true;
+		count_end(index, ZKL_OUTCOME_ACQUIRED);
+		entry->granted_at = zkl_now();
 		pg_write_barrier();
 		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_HELD);
 		wake_owner(entry);
@@ -517,6 +540,7 @@ publish(int index)
 	{
 		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_BUSY);
 		wake_owner(entry);
+		count_end(index, ZKL_OUTCOME_BUSY);
 	}
 	else if (queue->result == ZKL_RESULT_FAILED && phase == ZKL_PHASE_WANTED)
 	{
@@ -525,6 +549,7 @@ publish(int index)
 		pg_write_barrier();
 		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_FAILED);
 		wake_owner(entry);
+		count_end(index, ZKL_OUTCOME_FAILED);
 	}
 
 	if (queue->state == ZKL_QUEUE_GRANTED && slot->revoked && !slot->surrender)
@@ -575,7 +600,7 @@ begin_request(int index)
 	activate(index);
 	zkl_queue_init(&slot->queue, entry->mode, entry->try);
 	set_request(&slot->queue, entry);
-	if (worker.node_bytes > NODE_BUDGET || worker.watch_bytes > WATCH_BUDGET)
+	if (worker.node_bytes > ZKL_NODE_BUDGET || worker.watch_bytes > ZKL_WATCH_BUDGET)
 	{
 		deactivate(index);
 		entry->failure = ZKL_FAILURE_NODE_BUDGET;
@@ -605,6 +630,14 @@ look_at_entry(int index)
 
 	if (fate & ZKL_FATE_LET_GO)
 	{
+		if (!slot->active || !slot->queue.abandoned)
+		{
+			if (phase == ZKL_PHASE_HELD)
+				count_end(index, ZKL_OUTCOME_RELEASED);
+			else if (phase == ZKL_PHASE_WANTED)
+				count_end(index, (fate & ZKL_FATE_TIMED_OUT) ? ZKL_OUTCOME_TIMED_OUT :
+						  ZKL_OUTCOME_CANCELLED);
+		}
 		if (slot->active)
 		{
 			zkl_queue_abandon(&slot->queue);
@@ -869,6 +902,7 @@ send_who(int index, ZklTime now)
 
 	ZklOp	   *op = new_op(PURPOSE_WHO_LIST, index, now);
 
+	worker.slots[index].asking = true;
 	zkl_dir_path(directory, zkl_root, zkl_shared->entries[index].name);
 	op->listing.mode = zkl_shared->entries[index].mode;
 	memcpy(op->listing.uuid, zkl_shared->entries[index].uuid, sizeof(op->listing.uuid));
@@ -928,7 +962,7 @@ send_wanted(void)
 		uint32		fate = pg_atomic_read_u32(&zkl_shared->entries[index].fate);
 
 		slot->in_todo = false;
-		if ((fate & (ZKL_FATE_ASKED | ZKL_FATE_ANSWERED)) == ZKL_FATE_ASKED)
+		if ((fate & (ZKL_FATE_ASKED | ZKL_FATE_ANSWERED)) == ZKL_FATE_ASKED && !slot->asking)
 			send_who(index, now);
 		if (!slot->active)
 			continue;
@@ -977,6 +1011,8 @@ close_client(void)
 	worker.client = NULL;
 	worker.connected = false;
 	worker.in_flight = 0;
+	for (int i = 0; i < ZKL_DESKS; i++)
+		worker.desks[i].begun = false;
 }
 
 /*
@@ -994,6 +1030,7 @@ end_zookeeper_session(const char *why)
 	zkl_lease_end(&worker.lease);
 	remember_session(0);
 	worker.session = 0;
+	pg_atomic_fetch_add_u64(&zkl_shared->health.expiries, 1);
 	/* no late create can belong to the next one */
 	for (int i = 0; i < MAX_SUSPECTS; i++)
 		worker.suspects[i].name[0] = '\0';
@@ -1013,6 +1050,7 @@ end_zookeeper_session(const char *why)
 		if (!slot->active)
 			continue;
 		slot->serial++;
+		slot->asking = false;
 		zkl_queue_session_gone(&slot->queue);
 		publish(i);
 	}
@@ -1049,6 +1087,8 @@ on_connected(ZklTime now)
 
 	worker.connection++;
 	worker.connected = true;
+	pg_atomic_fetch_add_u64(&zkl_shared->health.connects, 1);
+	pg_atomic_write_u64(&zkl_shared->health.peer, zkl_client_peer());
 	worker.silent_since = now;
 	worker.held_back_sent = 0;
 
@@ -1097,6 +1137,8 @@ on_disconnected(ZklTime now)
 	if (!worker.connected)
 		return;
 	worker.connected = false;
+	for (int i = 0; i < ZKL_DESKS; i++)
+		worker.desks[i].begun = false;
 	worker.disconnected_at = now;
 	worker.last_kick = now;
 	worker.handshake_bound = worker.acked_sent;
@@ -1310,8 +1352,26 @@ publish_zxid(int64 zxid, ZklTime sent)
 }
 
 static void
+note_heartbeat(ZklOp *op, ZklTime now)
+{
+	ZklHealth  *health = &zkl_shared->health;
+
+	if (op->rc == ZKL_RC_OK)
+	{
+		pg_atomic_fetch_add_u64(&health->heartbeats, 1);
+		pg_atomic_write_u64(&health->heartbeat_sent, op->sent);
+		pg_atomic_write_u64(&health->heartbeat_took, now - op->sent);
+	}
+	else
+		pg_atomic_fetch_add_u64(&health->heartbeat_failures, 1);
+}
+
+static void
 on_member_reply(ZklOp *op, ZklTime now)
 {
+	if (op->purpose == PURPOSE_HEARTBEAT ||
+		(op->purpose == PURPOSE_MEMBER && op->rc == ZKL_RC_OK))
+		note_heartbeat(op, now);
 	if (op->rc == ZKL_RC_OK && op->mzxid != 0)
 		publish_zxid(op->mzxid, op->sent);
 
@@ -1375,12 +1435,14 @@ on_who_reply(ZklOp *op, ZklTime now)
 
 	if (op->serial != worker.slots[op->slot].serial)
 		return;
+	worker.slots[op->slot].asking = false;
 	memset(&entry->holder, 0, sizeof(entry->holder));
 	entry->holder_token = 0;
 	if (op->purpose == PURPOSE_WHO_LIST && op->rc == ZKL_RC_OK && op->listing.first[0] != '\0' &&
 		worker.connected)
 	{
 		zkl_node_path(path, zkl_root, entry->name, op->listing.first);
+		worker.slots[op->slot].asking = true;
 		(void) account(zkl_send_get(new_op(PURPOSE_WHO_GET, op->slot, now), path, false), now);
 		return;
 	}
@@ -1394,6 +1456,122 @@ on_who_reply(ZklOp *op, ZklTime now)
 	pg_write_barrier();
 	pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ANSWERED);
 	wake_owner(entry);
+}
+
+/*
+ * The desks of inquiry.h: begin what was asked, and clear what was given up. What a
+ * connection loses is begun again; the asker gives up when it has had enough.
+ */
+static void
+begin_inquiry(int i, ZklTime now)
+{
+	ZklDesk    *desk = &zkl_desks[i];
+	char		path[ZKL_PATH_SIZE];
+	ZklOp	   *op = new_op(desk->question == ZKL_QUESTION_QUEUE ? PURPOSE_INQUIRY_LIST :
+							PURPOSE_INQUIRY, -1, now);
+	bool		sent = false;
+
+	op->place = i;
+	op->serial = ++worker.desks[i].serial;
+	switch (desk->question)
+	{
+		case ZKL_QUESTION_QUEUE:
+			zkl_dir_path(path, zkl_root, desk->name);
+			op->want_names = true;
+			sent = account(zkl_send_list(op, path, false), now);
+			break;
+		case ZKL_QUESTION_SET:
+			zkl_node_path(path, zkl_root, desk->name, desk->node);
+			sent = account(zkl_send_set(op, path, desk->data, desk->len), now);
+			break;
+		case ZKL_QUESTION_DELETE:
+			zkl_node_path(path, zkl_root, desk->name, desk->node);
+			sent = account(zkl_send_delete(op, path), now);
+			break;
+	}
+	worker.desks[i].begun = sent;
+	worker.desks[i].pending = 1;
+}
+
+static void
+look_at_desks(ZklTime now)
+{
+	for (int i = 0; i < ZKL_DESKS; i++)
+	{
+		uint32		state = pg_atomic_read_u32(&zkl_desks[i].state);
+
+		pg_read_barrier();
+		if (state == ZKL_DESK_ABANDONED)
+		{
+			worker.desks[i].serial++;
+			worker.desks[i].begun = false;
+			pg_atomic_write_u32(&zkl_desks[i].state, ZKL_DESK_FREE);
+		}
+		else if (state == ZKL_DESK_ASKED && !worker.desks[i].begun && worker.connected &&
+				 worker.member_known && worker.in_flight < MAX_IN_FLIGHT)
+			begin_inquiry(i, now);
+	}
+}
+
+static void
+answer_inquiry(int i, int rc)
+{
+	ZklDesk    *desk = &zkl_desks[i];
+	uint32		expected = ZKL_DESK_ASKED;
+	int			procno = desk->procno;
+
+	worker.desks[i].begun = false;
+	worker.desks[i].serial++;
+	desk->rc = rc;
+	if (pg_atomic_compare_exchange_u32(&desk->state, &expected, ZKL_DESK_ANSWERED))
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+}
+
+static void
+on_inquiry_reply(ZklOp *op, ZklTime now)
+{
+	int			i = op->purpose == PURPOSE_INQUIRY_ROW ? op->place / ZKL_INQUIRY_ROWS : op->place;
+	ZklDesk    *desk = &zkl_desks[i];
+	const char *name = op->names;
+
+	if (op->serial != worker.desks[i].serial || !worker.desks[i].begun ||
+		pg_atomic_read_u32(&desk->state) != ZKL_DESK_ASKED)
+		return;
+	if (op->rc == ZKL_RC_CONNECTIONLOSS || op->rc == ZKL_RC_OPERATIONTIMEOUT)
+	{
+		worker.desks[i].begun = false;
+		return;
+	}
+
+	if (op->purpose == PURPOSE_INQUIRY_LIST && op->rc == ZKL_RC_OK)
+	{
+		desk->contenders = op->nnames;
+		desk->nrows = Min(op->nnames, ZKL_INQUIRY_ROWS);
+		for (int row = 0; row < desk->nrows; row++, name += strlen(name) + 1)
+		{
+			ZklOp	   *get = new_op(PURPOSE_INQUIRY_ROW, -1, now);
+			char		path[ZKL_PATH_SIZE];
+
+			memset(&desk->rows[row], 0, sizeof(desk->rows[row]));
+			strlcpy(desk->rows[row].node, name, sizeof(desk->rows[row].node));
+			get->place = i * ZKL_INQUIRY_ROWS + row;
+			get->serial = op->serial;
+			zkl_node_path(path, zkl_root, desk->name, name);
+			if (account(zkl_send_get(get, path, false), now))
+				worker.desks[i].pending++;
+		}
+	}
+	else if (op->purpose == PURPOSE_INQUIRY_ROW && op->rc == ZKL_RC_OK)
+	{
+		ZklContenderRow *row = &desk->rows[op->place % ZKL_INQUIRY_ROWS];
+
+		row->ours = zkl_nodedata_read(op->text, op->len, &row->data);
+		row->owner = op->owner;
+		row->created = op->ctime;
+		row->czxid = op->czxid;
+	}
+	if (--worker.desks[i].pending == 0)
+		answer_inquiry(i, op->purpose == PURPOSE_INQUIRY_ROW ? ZKL_RC_OK : op->rc);
 }
 
 static void
@@ -1516,6 +1694,9 @@ handle(ZklOp *op)
 		on_who_reply(op, now);
 	else if (op->purpose == PURPOSE_SUSPECT_LIST)
 		on_suspect_reply(op, now);
+	else if (op->purpose == PURPOSE_INQUIRY_LIST || op->purpose == PURPOSE_INQUIRY_ROW ||
+			 op->purpose == PURPOSE_INQUIRY)
+		on_inquiry_reply(op, now);
 	else if (op->slot >= 0)
 		on_queue_reply(op);
 	else
@@ -1545,10 +1726,15 @@ receive(void)
 	}
 }
 
+/*
+ * In two passes, what is given back first: then the deletion of a backend's last
+ * lock travels ahead of the creation for its next, which so finds it gone.
+ */
 static void
 answer_doorbell(void)
 {
 	pg_atomic_uint64 *words = zkl_doorbell_words();
+	int			nrung = 0;
 
 	for (int i = 0; i < zkl_doorbell_count(); i++)
 	{
@@ -1558,9 +1744,19 @@ answer_doorbell(void)
 			continue;
 		bits = pg_atomic_exchange_u64(&words[i], 0);
 		for (int j = 0; bits != 0; j++, bits >>= 1)
-			if (bits & 1)
-				look_at_entry(i * 64 + j);
+		{
+			int			index = i * 64 + j;
+
+			if ((bits & 1) == 0)
+				continue;
+			if (pg_atomic_read_u32(&zkl_shared->entries[index].fate) & ZKL_FATE_LET_GO)
+				look_at_entry(index);
+			else
+				worker.rung[nrung++] = index;
+		}
 	}
+	for (int i = 0; i < nrung; i++)
+		look_at_entry(worker.rung[i]);
 }
 
 /* ------------------------------------------------------------------------
@@ -1619,6 +1815,20 @@ tick(ZklTime now)
 			take_away(i);
 		mark(i);
 	}
+}
+
+static void
+publish_health(void)
+{
+	ZklHealth  *health = &zkl_shared->health;
+
+	pg_atomic_write_u32(&health->connected, worker.connected);
+	pg_atomic_write_u64(&health->session, worker.session);
+	pg_atomic_write_u64(&health->timeout, worker.lease.timeout);
+	pg_atomic_write_u64(&health->node_bytes, worker.node_bytes);
+	pg_atomic_write_u64(&health->watch_bytes, worker.watch_bytes);
+	pg_atomic_write_u64(&health->in_flight, worker.in_flight);
+	pg_atomic_write_u64(&health->requests, worker.requests);
 }
 
 /* How long may the main loop sleep? */
@@ -1722,6 +1932,7 @@ initialise(void)
 	worker.slots = MemoryContextAllocZero(TopMemoryContext,
 										  zkl_shared->nentries * sizeof(Slot));
 	worker.todo = MemoryContextAlloc(TopMemoryContext, zkl_shared->nentries * sizeof(int));
+	worker.rung = MemoryContextAlloc(TopMemoryContext, zkl_shared->nentries * sizeof(int));
 	worker.log_budget = LOG_LINES_PER_TICK;
 	worker.wait_event = WaitEventExtensionNew("ZklockWorkerMain");
 
@@ -1801,7 +2012,10 @@ zklock_worker_main(Datum main_arg)
 			 pg_atomic_exchange_u32(&zkl_shared->heartbeat_wanted, 0) != 0))
 			send_heartbeat(now);
 		tick(now);
+		look_at_desks(now);
+		zkl_stats_reset_if_wanted();
 		send_wanted();
+		publish_health();
 		relay_log_lines();
 
 		if (worker.requests > MAX_REQUESTS)

@@ -79,6 +79,10 @@ typedef struct ZklOp
 	int64_t		mzxid;
 	int64_t		owner;			/* ephemeralOwner */
 	int64_t		ctime;			/* ms since 1970, the leader's clock */
+	char	   *names;			/* LIST with want_names: the contenders, in order,
+								 * each with its terminator; malloc'ed */
+	int			nnames;
+	bool		want_names;		/* the caller's */
 	ZklListing	listing;		/* LIST; uuid, mode and beside are the caller's */
 	int			len;			/* GET: bytes in text */
 	char		text[ZKL_OP_TEXT_SIZE];	/* CREATE: the node's name. GET: data,
@@ -145,6 +149,9 @@ extern bool zkl_send_delete(ZklOp *op, const char *path);
 /* Shut the library's TCP socket down: it reconnects to the next server at
  * once, instead of after 2/3 of the timeout. */
 extern void zkl_client_kick(void);
+
+/* The server that the socket is connected to, if it is IPv4: address << 16 | port. */
+extern uint64_t zkl_client_peer(void);
 
 /* Lines that the library logged, oldest first; false when there are none.
  * "severity": 'E'rror, 'W'arning, 'I'nformation. */
