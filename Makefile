@@ -11,6 +11,7 @@ MODULE_big = zklock
 OBJS = \
 	src/fence.o \
 	src/guard.o \
+	src/inquiry.o \
 	src/lease.o \
 	src/lockname.o \
 	src/locks.o \
@@ -18,6 +19,8 @@ OBJS = \
 	src/queue.o \
 	src/resolve.o \
 	src/shmem.o \
+	src/stats.o \
+	src/views.o \
 	src/worker.o \
 	src/zkclient.o \
 	src/zklock.o

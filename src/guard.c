@@ -68,7 +68,8 @@ typedef enum DoomReason
 {
 	DOOM_LAPSED,
 	DOOM_EXPIRED,
-	DOOM_VANISHED
+	DOOM_VANISHED,
+	DOOM_BROKEN
 } DoomReason;
 
 static struct
@@ -83,6 +84,7 @@ static struct
 	bool		doomed;
 	DoomReason	reason;
 	char		name[ZKL_NAME_MAX + 1]; /* of the lock, UTF-8 */
+	char		breaker[sizeof(((ZklEntry *) 0)->breaker)];
 	ZklTime		since;			/* deadline that passed, or when it was seen */
 	bool		travelling;		/* ZK001 is on its way up as query_canceled;
 								 * a procedure's COMMIT that fails ends the
@@ -112,6 +114,14 @@ static object_access_hook_type prev_object_access = NULL;
  * ------------------------------------------------------------------------
  */
 
+static void
+mark_lost(ZklHold *hold, uint32 fate)
+{
+	hold->lost = true;
+	hold->loss = (fate & ZKL_FATE_BROKEN) ? ZKL_LOSS_BROKEN :
+		(fate & ZKL_FATE_VANISHED) ? ZKL_LOSS_VANISHED : ZKL_LOSS_EXPIRED;
+}
+
 /* Look for losses that the worker has marked since the last call. */
 static void
 refresh(void)
@@ -126,10 +136,8 @@ refresh(void)
 	{
 		uint32		fate = pg_atomic_read_u32(&zkl_shared->entries[zkl_holds[i].entry].fate);
 
-		if ((fate & ZKL_FATE_LOST) == 0)
-			continue;
-		zkl_holds[i].lost = true;
-		zkl_holds[i].vanished = (fate & ZKL_FATE_VANISHED) != 0;
+		if (fate & ZKL_FATE_LOST)
+			mark_lost(&zkl_holds[i], fate);
 	}
 }
 
@@ -165,8 +173,10 @@ doom(const ZklHold *hold)
 	guard.doomed = true;
 	if (hold->lost)
 	{
-		guard.reason = hold->vanished ? DOOM_VANISHED : DOOM_EXPIRED;
+		guard.reason = hold->loss == ZKL_LOSS_BROKEN ? DOOM_BROKEN :
+			hold->loss == ZKL_LOSS_VANISHED ? DOOM_VANISHED : DOOM_EXPIRED;
 		guard.since = zkl_shared->entries[hold->entry].lost_at;
+		strlcpy(guard.breaker, zkl_shared->entries[hold->entry].breaker, sizeof(guard.breaker));
 	}
 	else
 	{
@@ -231,6 +241,9 @@ doom_detail(ZklTime now)
 			return psprintf("The ZooKeeper session ended, as was seen %ld ms ago.", ago);
 		case DOOM_VANISHED:
 			return psprintf("Its node in ZooKeeper was deleted, as was seen %ld ms ago.", ago);
+		case DOOM_BROKEN:
+			return psprintf("It was taken away by %s, %ld ms ago.",
+							zkl_text_for_message(guard.breaker), ago);
 		case DOOM_LAPSED:
 			break;
 	}
@@ -253,7 +266,7 @@ raise_doom(void)
 	guard.travelling = guard.nesting > 0;
 	ereport(ERROR,
 			(errcode(guard.nesting > 0 ? ERRCODE_QUERY_CANCELED : ZKL_ERRCODE_LOCK_LOST),
-			 errmsg("lock \"%s\" is lost", zkl_text_for_message(guard.name)),
+			 errmsg("%s is lost", zkl_lock_label(guard.name)),
 			 errdetail("%s", doom_detail(zkl_now())),
 			 errhint(DOOM_HINT)));
 }
@@ -516,6 +529,7 @@ is_zklock_function(Oid oid)
 		zkl_lock_acquire, zkl_lock_try_acquire, zkl_xact_lock_acquire,
 		zkl_xact_lock_try_acquire, zkl_lock_release, zkl_lock_release_all,
 		zkl_fencing_token, zkl_lock_is_held,
+		zkl_semaphore_acquire, zkl_semaphore_try_acquire, zkl_semaphore_release,
 	};
 
 	fmgr_info(oid, &flinfo);
@@ -614,7 +628,7 @@ at_level_0(MemoryContext context)
 	edata = CopyErrorData();
 	FlushErrorState();
 	edata->sqlerrcode = ZKL_ERRCODE_LOCK_LOST;
-	edata->message = psprintf("lock \"%s\" is lost", zkl_text_for_message(guard.name));
+	edata->message = psprintf("%s is lost", zkl_lock_label(guard.name));
 	edata->detail = pstrdup(doom_detail(zkl_now()));
 	edata->hint = pstrdup(DOOM_HINT);
 	ReThrowError(edata);
@@ -769,8 +783,7 @@ pre_commit(void)
 
 		if (old & ZKL_FATE_LOST)
 		{
-			zkl_holds[i].lost = true;
-			zkl_holds[i].vanished = (old & ZKL_FATE_VANISHED) != 0;
+			mark_lost(&zkl_holds[i], old);
 			doom(&zkl_holds[i]);
 			raise_doom();
 		}

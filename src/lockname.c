@@ -342,11 +342,26 @@ zkl_node_prefix(char buf[ZKL_NODE_SIZE], const char *uuid, ZklMode mode)
 		case ZKL_MODE_EXCLUSIVE:
 			parts[2] = "-lock-";
 			break;
+		case ZKL_MODE_LEASE:
+			parts[2] = "-lease-";
+			break;
 	}
 	if (parts[2] == NULL)
 		buf[0] = '\0';
 	else
 		join(buf, ZKL_NODE_SIZE, parts, 3);
+}
+
+const char *
+zkl_node_digits(const char *node)
+{
+	ZklContender contender;
+
+	if (!zkl_contender_parse(node, &contender))
+		return "";
+	/* the server prints at least ten characters, with the sign */
+	node += strlen(node) - DIGITS;
+	return contender.digits < 0 && node[0] != '-' ? node - 1 : node;
 }
 
 void
@@ -398,6 +413,8 @@ zkl_mode_name(ZklMode mode)
 			return "read";
 		case ZKL_MODE_WRITE:
 			return "write";
+		case ZKL_MODE_LEASE:
+			return "lease";
 	}
 	return "unknown";
 }

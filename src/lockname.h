@@ -40,8 +40,16 @@ typedef enum ZklMode
 {
 	ZKL_MODE_EXCLUSIVE = 0,		/* Curator InterProcessMutex */
 	ZKL_MODE_READ,				/* Curator InterProcessReadWriteLock */
-	ZKL_MODE_WRITE
+	ZKL_MODE_WRITE,
+	ZKL_MODE_LEASE				/* one of a semaphore's leases, Curator
+								 * InterProcessSemaphoreV2: no queue, only so
+								 * many at a time */
 } ZklMode;
+
+/* The two directories of a semaphore, below its name: a mutex by which those
+ * who want a lease queue, and the leases. No lock can have such a name. */
+#define ZKL_SEMAPHORE_LOCKS		"/locks"
+#define ZKL_SEMAPHORE_LEASES	"/leases"
 
 typedef enum ZklNameError
 {
@@ -108,6 +116,9 @@ extern bool zkl_node_has_uuid(const char *child, const char *uuid);
 /* "_c_<uuid>-lock-" and its like: what is handed to create(SEQUENTIAL). */
 extern void zkl_node_prefix(char buf[ZKL_NODE_SIZE], const char *uuid, ZklMode mode);
 
+/* The digits of a contender's name, sign included, as text; "" when there are none. */
+extern const char *zkl_node_digits(const char *node);
+
 /*
  * <root>/<name>, and <root>/<name>/<node>. Buffers of ZKL_PATH_SIZE, where
  * everything fits that was checked; what does not fit is "" and not cut, since
@@ -121,7 +132,7 @@ extern void zkl_uuid_format(char buf[ZKL_UUID_SIZE], const unsigned char random[
 
 extern const char *zkl_mode_name(ZklMode mode);
 
-/* "exclusive", "read", "write", exactly; false for anything else. */
+/* "exclusive", "read", "write", exactly; false for anything else, "lease" too. */
 extern bool zkl_mode_parse(const char *text, ZklMode *mode);
 
 #endif							/* ZKL_LOCKNAME_H */

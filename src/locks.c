@@ -53,6 +53,9 @@
 #define ASK_BEFORE_MS		300
 #define ASK_AFTER_BUSY_MS	200
 
+/* How long a try waits for its turn to look at a semaphore. */
+#define TURN_TIMEOUT_MS		300
+
 #define WAIT_FOREVER		(-1)
 
 ZklHold    *zkl_holds = NULL;
@@ -63,6 +66,7 @@ volatile int *volatile zkl_held_entries = NULL;
 volatile int zkl_nheld_entries = 0;
 
 static int	pending_entry = -1;
+static int	pending_mutex = -1; /* of a semaphore, while we ask for a lease */
 static bool exit_hook_registered = false;
 
 /* The transaction that was warned about its snapshot. */
@@ -76,6 +80,9 @@ PG_FUNCTION_INFO_V1(zkl_lock_release);
 PG_FUNCTION_INFO_V1(zkl_lock_release_all);
 PG_FUNCTION_INFO_V1(zkl_fencing_token);
 PG_FUNCTION_INFO_V1(zkl_lock_is_held);
+PG_FUNCTION_INFO_V1(zkl_semaphore_acquire);
+PG_FUNCTION_INFO_V1(zkl_semaphore_try_acquire);
+PG_FUNCTION_INFO_V1(zkl_semaphore_release);
 
 /* ------------------------------------------------------------------------
  * Text
@@ -110,9 +117,25 @@ zkl_text_for_message(const char *utf8)
 	return (char *) out;
 }
 
-/* A string of this backend's into shared memory, as UTF-8; cut if need be. */
-static void
-copy_as_utf8(char *to, size_t size, const char *from)
+char *
+zkl_lock_label(const char *name)
+{
+	static const char *const suffixes[] = {ZKL_SEMAPHORE_LEASES, ZKL_SEMAPHORE_LOCKS};
+	size_t		len = strlen(name);
+
+	for (int i = 0; i < lengthof(suffixes); i++)
+	{
+		size_t		suffix_len = strlen(suffixes[i]);
+
+		if (len > suffix_len && strcmp(name + len - suffix_len, suffixes[i]) == 0)
+			return psprintf("semaphore \"%s\"",
+							zkl_text_for_message(pnstrdup(name, len - suffix_len)));
+	}
+	return psprintf("lock \"%s\"", zkl_text_for_message(name));
+}
+
+void
+zkl_copy_as_utf8(char *to, size_t size, const char *from)
 {
 	char	   *utf8;
 
@@ -125,25 +148,12 @@ copy_as_utf8(char *to, size_t size, const char *from)
 	strlcpy(to, utf8, size);
 }
 
-/*
- * The lock's name as UTF-8, or an error. Names are compared byte by byte, on
- * all servers, so they must not depend on a database's encoding.
- */
-static void
-name_argument(FunctionCallInfo fcinfo, char name[ZKL_NAME_MAX + 1])
+void
+zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1])
 {
-	text	   *arg;
-	char	   *given;
-	char	   *utf8;
+	const char *utf8 = given;
 	ZklNameError error;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("lock name must not be null")));
-	arg = PG_GETARG_TEXT_PP(0);
-	given = text_to_cstring(arg);
-	utf8 = given;
 	if (GetDatabaseEncoding() != PG_SQL_ASCII)
 		utf8 = pg_server_to_any(given, strlen(given), PG_UTF8);
 
@@ -163,6 +173,16 @@ name_argument(FunctionCallInfo fcinfo, char name[ZKL_NAME_MAX + 1])
 	strlcpy(name, utf8, ZKL_NAME_MAX + 1);
 }
 
+static void
+name_argument(FunctionCallInfo fcinfo, char name[ZKL_NAME_MAX + 1])
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("lock name must not be null")));
+	zkl_check_name(text_to_cstring(PG_GETARG_TEXT_PP(0)), name);
+}
+
 static ZklMode
 mode_argument(FunctionCallInfo fcinfo, int argno)
 {
@@ -178,27 +198,15 @@ mode_argument(FunctionCallInfo fcinfo, int argno)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid lock mode \"%s\"", given),
-				 errhint("Available modes: exclusive.")));
-	if (mode != ZKL_MODE_EXCLUSIVE)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("lock mode \"%s\" is not supported yet", given)));
+				 errhint("Available modes: exclusive, read, write.")));
 	return mode;
 }
 
-/* Milliseconds; NULL means the setting. */
-static int
-timeout_argument(FunctionCallInfo fcinfo, int argno)
+int
+zkl_interval_ms(Interval *interval)
 {
-	Interval   *interval;
-	double		ms;
-
-	if (PG_ARGISNULL(argno))
-		return zkl_acquire_timeout == 0 ? WAIT_FOREVER : zkl_acquire_timeout;
-
 	/* 'infinity' has the largest fields there are, and so is out of range */
-	interval = PG_GETARG_INTERVAL_P(argno);
-	ms = interval->time / 1000.0 +
+	double		ms = interval->time / 1000.0 +
 		(interval->day + interval->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY * 1000.0;
 	if (interval->time < 0 || interval->day < 0 || interval->month < 0 ||
 		ms < 0 || ms > INT_MAX)
@@ -210,19 +218,34 @@ timeout_argument(FunctionCallInfo fcinfo, int argno)
 	return (int) ceil(ms);
 }
 
+/* Milliseconds; NULL means the setting. */
+static int
+timeout_argument(FunctionCallInfo fcinfo, int argno)
+{
+	if (PG_ARGISNULL(argno))
+		return zkl_acquire_timeout == 0 ? WAIT_FOREVER : zkl_acquire_timeout;
+	return zkl_interval_ms(PG_GETARG_INTERVAL_P(argno));
+}
+
 /* ------------------------------------------------------------------------
  * Holds
  * ------------------------------------------------------------------------
  */
 
-static void
-require_worker_process(void)
+void
+zkl_require_preload(void)
 {
 	if (zkl_shared == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("zklock must be loaded via shared_preload_libraries"),
 				 errhint("Add \"shared_preload_libraries = 'zklock'\" to postgresql.conf and restart the server.")));
+}
+
+static void
+require_worker_process(void)
+{
+	zkl_require_preload();
 	if (AmAutoVacuumWorkerProcess() || IsLogicalWorker())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -239,10 +262,46 @@ require_worker_process(void)
 ZklHold *
 zkl_locks_find(const char *name)
 {
+	ZklHold    *found = NULL;
+
 	for (int i = 0; i < zkl_nholds; i++)
-		if (strcmp(zkl_holds[i].name, name) == 0)
-			return &zkl_holds[i];
-	return NULL;
+	{
+		ZklHold    *hold = &zkl_holds[i];
+
+		/* rather one that was not given back, rather the write hold */
+		if (strcmp(hold->name, name) == 0 && !hold->superseded &&
+			(found == NULL || found->released > hold->released ||
+			 (found->released == hold->released && found->mode == ZKL_MODE_READ)))
+			found = hold;
+	}
+	return found;
+}
+
+/* The hold of this name in this mode, or NULL. Of several leases, one that was given back. */
+static ZklHold *
+find_mode(const char *name, ZklMode mode)
+{
+	ZklHold    *found = NULL;
+
+	for (int i = 0; i < zkl_nholds; i++)
+	{
+		ZklHold    *hold = &zkl_holds[i];
+
+		if (hold->mode == mode && strcmp(hold->name, name) == 0 && !hold->superseded &&
+			(found == NULL || hold->released))
+			found = hold;
+	}
+	return found;
+}
+
+static void
+let_pending_go(void)
+{
+	if (pending_entry >= 0)
+		zkl_entry_let_go(pending_entry);
+	if (pending_mutex >= 0)
+		zkl_entry_let_go(pending_mutex);
+	pending_entry = pending_mutex = -1;
 }
 
 /* At process exit, after the last transaction was aborted. */
@@ -251,11 +310,9 @@ let_go_at_exit(int code, Datum arg)
 {
 	for (int i = 0; i < zkl_nholds; i++)
 		zkl_entry_let_go(zkl_holds[i].entry);
-	if (pending_entry >= 0)
-		zkl_entry_let_go(pending_entry);
+	let_pending_go();
 	zkl_nholds = 0;
 	zkl_nheld_entries = 0;
-	pending_entry = -1;
 }
 
 /* Room for one more hold, before it is needed: afterwards nothing may fail. */
@@ -345,6 +402,15 @@ reserve_level(ZklHold *hold)
 	hold->maxlevels = hold->maxlevels == 0 ? 4 : 2 * hold->maxlevels;
 }
 
+/* For those who look: at which levels is it held? */
+static void
+publish_levels(const ZklHold *hold)
+{
+	pg_atomic_write_u32(&zkl_shared->entries[hold->entry].levels,
+						(hold->backend_count > 0 ? ZKL_LEVEL_BACKEND : 0) |
+						(hold->nlevels > 0 ? ZKL_LEVEL_XACT : 0));
+}
+
 static void
 count_acquire(ZklHold *hold, bool xact_level)
 {
@@ -361,6 +427,7 @@ count_acquire(ZklHold *hold, bool xact_level)
 		hold->levels[hold->nlevels].count = 1;
 		hold->nlevels++;
 	}
+	publish_levels(hold);
 }
 
 /*
@@ -376,13 +443,33 @@ give_back(ZklHold *hold)
 		drop_hold(hold);
 }
 
+/*
+ * To acquire a lost lock again, at the same level, acknowledges the loss; but
+ * not to fail to, and it does not undo what the loss did to this transaction.
+ */
 static void
-let_pending_go(void)
+supersede_lost(const char *name, bool xact_level)
 {
-	if (pending_entry < 0)
-		return;
-	zkl_entry_let_go(pending_entry);
-	pending_entry = -1;
+	for (int i = 0; i < zkl_nholds; i++)
+	{
+		ZklHold    *hold = &zkl_holds[i];
+
+		if (!hold->lost || strcmp(hold->name, name) != 0)
+			continue;
+		zkl_guard_check_doom();
+		if (xact_level)
+			zkl_guard_raise(hold);
+		hold->superseded = true;
+	}
+}
+
+/* It has succeeded. */
+static void
+drop_superseded(void)
+{
+	for (int i = zkl_nholds - 1; i >= 0; i--)
+		if (zkl_holds[i].superseded)
+			drop_hold(&zkl_holds[i]);
 }
 
 /* To acquire it again has failed: the loss is still not acknowledged. */
@@ -403,6 +490,7 @@ zkl_locks_at_xact_end(void)
 		ZklHold    *hold = &zkl_holds[i];
 
 		hold->nlevels = 0;
+		publish_levels(hold);
 		/* a lost backend-level hold stays until its loss is acknowledged */
 		if (is_unused(hold))
 			drop_hold(hold);
@@ -420,6 +508,7 @@ zkl_locks_at_subxact_abort(int level)
 
 		while (hold->nlevels > 0 && hold->levels[hold->nlevels - 1].level >= level)
 			hold->nlevels--;
+		publish_levels(hold);
 		if (is_unused(hold) && !hold->released)
 			drop_hold(hold);
 	}
@@ -460,6 +549,7 @@ zkl_locks_release_all(void)
 			continue;
 		released += hold->backend_count;
 		hold->backend_count = 0;
+		publish_levels(hold);
 		if (hold->lost)
 			drop_hold(hold);
 		else if (is_unused(hold))
@@ -476,11 +566,36 @@ zkl_locks_release_all(void)
 typedef struct Wait
 {
 	const char *name;			/* UTF-8 */
+	ZklMode		mode;
+	int			leases;			/* of a semaphore, else 0 */
+	const ZklHold *downgrade;	/* the write hold to be downgraded, or NULL */
 	bool		try;			/* NULL instead of an error when it is taken */
+	bool		turn;			/* for a semaphore's mutex: to queue is no answer */
+	ZklTime		give_up;		/* then this is, unless 0 */
+	bool		xact_level;
+	ZklTime		start;
 	int			timeout;		/* ms, or WAIT_FOREVER */
 	bool		by_lock_timeout;	/* core's setting is the shorter one */
 	ZklTime		deadline;		/* of the wait */
 } Wait;
+
+static void
+begin_wait(Wait *wait, bool try, int timeout)
+{
+	wait->try = try;
+	wait->timeout = timeout;
+	wait->start = zkl_now();
+	if (try)
+		wait->timeout = TRY_TIMEOUT_MS;
+	else if (LockTimeout > 0 && (timeout == WAIT_FOREVER || LockTimeout < timeout))
+	{
+		wait->timeout = LockTimeout;
+		wait->by_lock_timeout = true;
+	}
+	/* not to wait for others takes a moment too: ZooKeeper has to say so */
+	if (wait->timeout != WAIT_FOREVER)
+		wait->deadline = zkl_now() + ZKL_MS(wait->timeout == 0 ? TRY_TIMEOUT_MS : wait->timeout);
+}
 
 /* "server "a:5432", process 1234, ..." of whoever holds the lock. */
 static char *
@@ -496,13 +611,14 @@ describe_holder(ZklEntry *entry)
 		return NULL;			/* gone by the time we asked */
 
 	initStringInfo(&buf);
+	appendStringInfoString(&buf, entry->mode == ZKL_MODE_LEASE ? "One" : "It");
 	if (holder->pid == 0)
 	{
-		appendStringInfo(&buf, "It is held by another client: \"%s\", fencing token " INT64_FORMAT ".",
+		appendStringInfo(&buf, " is held by another client: \"%s\", fencing token " INT64_FORMAT ".",
 						 zkl_text_for_message(holder->server), entry->holder_token);
 		return buf.data;
 	}
-	appendStringInfo(&buf, "It is held by server \"%s\", process %d",
+	appendStringInfo(&buf, " is held by server \"%s\", process %d",
 					 zkl_text_for_message(holder->server), holder->pid);
 	if (holder->database[0] != '\0')
 		appendStringInfo(&buf, ", database \"%s\"", zkl_text_for_message(holder->database));
@@ -516,16 +632,25 @@ describe_holder(ZklEntry *entry)
 	return buf.data;
 }
 
+/* For the statistics, before a wait ends with an error. */
+static void
+count_timeout(void)
+{
+	if (pending_entry >= 0)
+		pg_atomic_fetch_or_u32(&zkl_shared->entries[pending_entry].fate, ZKL_FATE_TIMED_OUT);
+}
+
 static void
 raise_unavailable(Wait *wait)
 {
 	char		trouble[ZKL_TROUBLE_SIZE];
 	bool		known = zkl_trouble_read(trouble);
 
+	count_timeout();
 	ereport(ERROR,
 			(errcode(ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
-			 errmsg("could not reach ZooKeeper for lock \"%s\" within %d ms",
-					zkl_text_for_message(wait->name),
+			 errmsg("could not reach ZooKeeper for %s within %d ms",
+					zkl_lock_label(wait->name),
 					wait->timeout == 0 ? TRY_TIMEOUT_MS : wait->timeout),
 			 pg_atomic_read_u32(&zkl_shared->worker_pid) == 0 ?
 			 errdetail("The zklock worker is not running.") :
@@ -542,12 +667,17 @@ raise_timeout(Wait *wait, ZklEntry *entry)
 	char	   *holder = describe_holder(entry);
 	int			ahead = pg_atomic_read_u32(&entry->ahead);
 
+	count_timeout();
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 wait->timeout == 0 ?
-			 errmsg("lock \"%s\" is taken", zkl_text_for_message(wait->name)) :
-			 errmsg("could not obtain lock \"%s\" within %d ms",
-					zkl_text_for_message(wait->name), wait->timeout),
+			 errmsg("%s is taken", zkl_lock_label(wait->name)) :
+			 errmsg("could not obtain %s within %d ms",
+					zkl_lock_label(wait->name), wait->timeout),
+			 wait->turn ? errdetail("%d others are waiting for a lease.", ahead) :
+			 wait->leases > 0 && ahead > 0 ?
+			 errdetail("%d of %d leases are taken.%s%s", ahead, wait->leases,
+					   holder != NULL ? " " : "", holder != NULL ? holder : "") :
 			 holder != NULL && ahead > 1 ?
 			 errdetail("%s %d contenders are ahead.", holder, ahead) :
 			 holder != NULL ? errdetail("%s", holder) :
@@ -560,6 +690,7 @@ static void
 raise_failed(Wait *wait, ZklEntry *entry)
 {
 	char	   *name = zkl_text_for_message(wait->name);
+	ZklHold    *hold;
 
 	pg_read_barrier();
 	if (entry->failure == ZKL_FAILURE_NODE_BUDGET)
@@ -589,6 +720,13 @@ raise_failed(Wait *wait, ZklEntry *entry)
 					 errdetail("A node of more than %d bytes stands in the lock's directory, made by another client.",
 							   ZKL_NODE_SIZE - 1)));
 			break;
+		case ZKL_TROUBLE_NO_WRITER:
+			/* what we heard first of its loss */
+			zkl_guard_refresh();
+			hold = find_mode(wait->name, ZKL_MODE_WRITE);
+			if (hold != NULL)
+				zkl_guard_raise(hold);
+			break;
 	}
 	if (entry->failure == ZKL_RC_NOAUTH || entry->failure == ZKL_RC_INVALIDACL)
 		ereport(ERROR,
@@ -613,18 +751,19 @@ format_since(char *buf, size_t size)
 
 /* Ask for the lock: from here on pending_entry is to be let go on any error. */
 static ZklEntry *
-submit(Wait *wait, ZklMode mode)
+submit(Wait *wait)
 {
 	ZklEntry   *entry;
+	ZklEntry   *writer = NULL;
 	char		database[64];
 	char		user[64];
 	char		application[64];
 	int			push_signal = zkl_guard_signal();
 
 	/* all that can fail comes before the entry is taken */
-	copy_as_utf8(database, sizeof(database), get_database_name(MyDatabaseId));
-	copy_as_utf8(user, sizeof(user), GetUserNameFromId(GetUserId(), true));
-	copy_as_utf8(application, sizeof(application), application_name);
+	zkl_copy_as_utf8(database, sizeof(database), get_database_name(MyDatabaseId));
+	zkl_copy_as_utf8(user, sizeof(user), GetUserNameFromId(GetUserId(), true));
+	zkl_copy_as_utf8(application, sizeof(application), application_name);
 
 	pending_entry = zkl_entry_take();
 	if (pending_entry < 0)
@@ -638,13 +777,27 @@ submit(Wait *wait, ZklMode mode)
 	entry->pid = MyProcPid;
 	entry->procno = MyProcNumber;
 	entry->push_signal = push_signal;
-	entry->mode = mode;
-	entry->try = wait->try || wait->timeout == 0;
+	entry->mode = wait->mode;
+	/* a downgrade waits for nobody */
+	entry->try = wait->downgrade == NULL && !wait->turn && (wait->try || wait->timeout == 0);
+	entry->leases = wait->leases;
+	entry->beside[0] = '\0';
+	entry->inherited_token = 0;
+	if (wait->downgrade != NULL)
+	{
+		/* its name does not change any more; if it is lost meanwhile the
+		 * worker will not find it */
+		writer = &zkl_shared->entries[wait->downgrade->entry];
+		strlcpy(entry->beside, writer->node, sizeof(entry->beside));
+		entry->inherited_token = wait->downgrade->token;
+	}
 	strlcpy(entry->name, wait->name, sizeof(entry->name));
 	strlcpy(entry->database, database, sizeof(entry->database));
 	strlcpy(entry->user, user, sizeof(entry->user));
 	strlcpy(entry->application, application, sizeof(entry->application));
 	format_since(entry->since, sizeof(entry->since));
+	entry->wait_start = wait->start;
+	pg_atomic_write_u32(&entry->levels, wait->xact_level ? ZKL_LEVEL_XACT : ZKL_LEVEL_BACKEND);
 	zkl_entry_submit(pending_entry);
 	return entry;
 }
@@ -673,16 +826,55 @@ sleep_on_latch(long ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Ask who holds the lock, and give the worker a moment to find out. */
+/* Ask who holds the lock; an earlier answer is forgotten. */
+static void
+begin_to_ask(int index)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+
+	pg_atomic_fetch_and_u32(&entry->fate, ~(ZKL_FATE_ASKED | ZKL_FATE_ANSWERED));
+	pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ASKED);
+	zkl_ring_doorbell(index);
+}
+
+/* Ask, and give the worker a moment to find out. */
 static void
 ask_holder(int index, ZklTime until)
 {
 	ZklEntry   *entry = &zkl_shared->entries[index];
 
-	pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ASKED);
-	zkl_ring_doorbell(index);
+	begin_to_ask(index);
 	while ((pg_atomic_read_u32(&entry->fate) & ZKL_FATE_ANSWERED) == 0 && zkl_now() < until)
 		sleep_on_latch((until - zkl_now()) / 1000);
+}
+
+/*
+ * log_lock_waits: PostgreSQL logs who waits for longer than deadlock_timeout; so do
+ * we, with the holder's server. "logged" counts how far we are: asked, logged.
+ */
+static void
+log_wait(Wait *wait, ZklEntry *entry, ZklTime now, int *logged)
+{
+	ZklTime		log_at = wait->start + ZKL_MS(DeadlockTimeout);
+	bool		answered = (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_ANSWERED) != 0;
+	char	   *holder;
+
+	if (*logged == 0 && now >= log_at)
+	{
+		begin_to_ask(pending_entry);
+		*logged = 1;
+	}
+	else if (*logged == 1 && (answered || now >= log_at + ZKL_MS(ASK_BEFORE_MS)))
+	{
+		*logged = 2;
+		holder = describe_holder(entry);
+		ereport(LOG,
+				(errmsg("zklock: process %d still waiting for %s after %ld ms", MyProcPid,
+						zkl_lock_label(wait->name), (long) ((now - wait->start) / 1000)),
+				 holder != NULL ? errdetail("%s %u contenders are ahead.", holder,
+											pg_atomic_read_u32(&entry->ahead)) :
+				 errdetail("%u contenders are ahead.", pg_atomic_read_u32(&entry->ahead))));
+	}
 }
 
 /*
@@ -690,10 +882,11 @@ ask_holder(int index, ZklTime until)
  * found it taken; everything else is an error.
  */
 static ZklEntry *
-wait_for_grant(Wait *wait, ZklMode mode)
+wait_for_grant(Wait *wait)
 {
-	ZklEntry   *entry = submit(wait, mode);
+	ZklEntry   *entry = submit(wait);
 	bool		asked = false;
+	int			logged = 0;
 
 	for (;;)
 	{
@@ -709,12 +902,19 @@ wait_for_grant(Wait *wait, ZklMode mode)
 				{
 					/* granted, and lost before we saw it: queue again */
 					let_pending_go();
-					entry = submit(wait, mode);
+					entry = submit(wait);
 					asked = false;
 					continue;
 				}
 				if (grant_is_good(entry))
+				{
+					if (logged == 2)
+						ereport(LOG,
+								(errmsg("zklock: process %d acquired %s after %ld ms", MyProcPid,
+										zkl_lock_label(wait->name),
+										(long) ((zkl_now() - wait->start) / 1000))));
 					return entry;
+				}
 				break;
 			case ZKL_PHASE_BUSY:
 				if (wait->try)
@@ -752,6 +952,15 @@ wait_for_grant(Wait *wait, ZklMode mode)
 				raise_timeout(wait, entry);
 			raise_unavailable(wait);
 		}
+		if (wait->give_up != 0 && pg_atomic_read_u32(&entry->queued))
+		{
+			if (now >= wait->give_up)
+			{
+				let_pending_go();
+				return NULL;
+			}
+			left = Min(left, wait->give_up - now);
+		}
 		if (wait->deadline != 0 && !asked)
 		{
 			ZklTime		ask_at = wait->deadline -
@@ -760,11 +969,16 @@ wait_for_grant(Wait *wait, ZklMode mode)
 			if (now >= ask_at)
 			{
 				asked = true;
-				pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ASKED);
-				zkl_ring_doorbell(pending_entry);
+				begin_to_ask(pending_entry);
 			}
 			else
 				left = Min(left, ask_at - now);
+		}
+		if (log_lock_waits && logged < 2)
+		{
+			log_wait(wait, entry, now, &logged);
+			left = Min(left, logged == 1 ? ZKL_MS(ASK_BEFORE_MS) :
+					   Max(wait->start + ZKL_MS(DeadlockTimeout) - now, 0));
 		}
 		sleep_on_latch((Min(left, ZKL_MS(1000)) + 999) / 1000);
 		zkl_guard_check();
@@ -802,77 +1016,152 @@ warn_about_snapshot(void)
 			 errhint("Acquire the lock before BEGIN, or use READ COMMITTED.")));
 }
 
+/* How many leases of this semaphore ("name" with its suffix) does this backend hold? */
+static int
+count_leases(const char *name)
+{
+	int			leases = 0;
+
+	for (int i = 0; i < zkl_nholds; i++)
+		if (zkl_holds[i].mode == ZKL_MODE_LEASE && !zkl_holds[i].lost &&
+			!zkl_holds[i].released && strcmp(zkl_holds[i].name, name) == 0)
+			leases++;
+	return leases;
+}
+
+/*
+ * How many leases there are is what each caller says. If another says something
+ * else, one of the two is wrong, and nobody can tell which.
+ */
+static void
+warn_about_leases(ZklEntry *entry, int leases)
+{
+	ask_holder(pending_entry, zkl_now() + ZKL_MS(ASK_AFTER_BUSY_MS));
+	pg_read_barrier();
+	if ((pg_atomic_read_u32(&entry->fate) & ZKL_FATE_ANSWERED) == 0 ||
+		entry->holder.leases == 0 || entry->holder.leases == leases)
+		return;
+	ereport(WARNING,
+			(errmsg("%s is used with different numbers of leases", zkl_lock_label(entry->name)),
+			 errdetail("This call says %d, server \"%s\", process %d said %d.", leases,
+					   zkl_text_for_message(entry->holder.server), entry->holder.pid,
+					   entry->holder.leases),
+			 errhint("The larger number is what holds for those who use it.")));
+}
+
 /*
  * Returns the fencing token, or 0 when a try found the lock taken.
  */
 static int64
-acquire(const char *name, ZklMode mode, bool xact_level, bool try, int timeout)
+acquire(Wait *wait)
 {
-	Wait		wait = {.name = name, .try = try, .timeout = timeout};
 	ZklHold    *hold;
 	ZklEntry   *entry;
 
-	if (try)
-		wait.timeout = TRY_TIMEOUT_MS;
-	else if (LockTimeout > 0 && (timeout == WAIT_FOREVER || LockTimeout < timeout))
-	{
-		wait.timeout = LockTimeout;
-		wait.by_lock_timeout = true;
-	}
-	/* not to wait for others takes a moment too: ZooKeeper has to say so */
-	if (wait.timeout != WAIT_FOREVER)
-		wait.deadline = zkl_now() + ZKL_MS(wait.timeout == 0 ? TRY_TIMEOUT_MS : wait.timeout);
-
 	reserve_hold();
 	zkl_guard_refresh();
-	hold = zkl_locks_find(name);
-	if (hold != NULL && hold->lost)
-	{
-		/*
-		 * To acquire it again, at the same level, acknowledges the loss; but
-		 * not to fail to, and it does not undo what the loss did to this
-		 * transaction.
-		 */
-		zkl_guard_check_doom();
-		if (xact_level)
-			zkl_guard_raise(hold);
-		hold->superseded = true;
-		hold = NULL;
-	}
+	supersede_lost(wait->name, wait->xact_level);
 	zkl_guard_check();
 
-	if (hold != NULL)
+	hold = find_mode(wait->name, wait->mode);
+	/* each lease of a semaphore is one more, unless one was not quite given back */
+	if (hold != NULL && (wait->leases == 0 || hold->released))
 	{
-		if (hold->mode != mode)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("lock \"%s\" is held in another mode", zkl_text_for_message(name)),
-					 errdetail("This backend holds it in mode \"%s\" and would wait for itself.",
-							   zkl_mode_name(hold->mode)),
-					 errhint("Release it first.")));
 		reserve_level(hold);
-		wait_for_lease(&wait, hold);
-		count_acquire(hold, xact_level);
+		wait_for_lease(wait, hold);
+		count_acquire(hold, wait->xact_level);
 		return hold->token;
 	}
+	if (wait->leases == 0 && (hold = zkl_locks_find(wait->name)) != NULL)
+	{
+		if (wait->mode != ZKL_MODE_READ || hold->mode != ZKL_MODE_WRITE)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("%s is held in another mode", zkl_lock_label(wait->name)),
+					 errdetail("This backend holds it in mode \"%s\" and would wait for itself.",
+							   zkl_mode_name(hold->mode)),
+					 hold->mode == ZKL_MODE_EXCLUSIVE ?
+					 errhint("Release it first. Only \"write\" can be downgraded, to \"read\".") :
+					 errhint("Release it first.")));
+		wait->downgrade = hold;
+	}
 
-	entry = wait_for_grant(&wait, mode);
+	entry = wait_for_grant(wait);
 	if (entry == NULL)
 	{
 		restore_superseded();
 		return 0;
 	}
-	hold = zkl_locks_find(name);
-	if (hold != NULL)
-		drop_hold(hold);		/* the lost one */
-	hold = add_hold(name, pending_entry, mode, entry->token);
+	if (wait->leases > 0 && pg_atomic_read_u32(&entry->ahead) > 0)
+		warn_about_leases(entry, wait->leases);
+	drop_superseded();
+	hold = add_hold(wait->name, pending_entry, wait->mode, entry->token);
 	pending_entry = -1;
 	/* if this fails, the end of the transaction drops a hold without counts */
 	reserve_level(hold);
-	count_acquire(hold, xact_level);
+	count_acquire(hold, wait->xact_level);
 	zkl_guard_granted();
 	warn_about_snapshot();
 	return hold->token;
+}
+
+/*
+ * Curator's two steps: a mutex puts those who want a lease in order, and who has
+ * it waits until there are few enough. Returns a number that is unique but
+ * fences nothing, or 0 when a try found no lease free.
+ */
+static int64
+acquire_lease(const char *semaphore, int leases, bool try, int timeout)
+{
+	char		locks[ZKL_NAME_MAX + 1];
+	char		name[ZKL_NAME_MAX + 1];
+	Wait		turn = {.name = locks, .mode = ZKL_MODE_EXCLUSIVE, .turn = true};
+	Wait		wait = {.name = name, .mode = ZKL_MODE_LEASE, .leases = leases};
+	ZklHold    *hold;
+	int64		token;
+
+	snprintf(locks, sizeof(locks), "%s" ZKL_SEMAPHORE_LOCKS, semaphore);
+	snprintf(name, sizeof(name), "%s" ZKL_SEMAPHORE_LEASES, semaphore);
+	begin_wait(&wait, try, timeout);
+	if (count_leases(name) >= leases && try)
+		return 0;
+	if (count_leases(name) >= leases)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("this backend holds all leases of %s", zkl_lock_label(name)),
+				 errdetail("It holds %d and would wait for itself.", count_leases(name)),
+				 errhint("Release one first.")));
+
+	reserve_hold();
+	zkl_guard_refresh();
+	supersede_lost(name, false);
+	zkl_guard_check();
+	hold = find_mode(name, ZKL_MODE_LEASE);
+	if (hold == NULL || !hold->released)
+	{
+		turn.timeout = wait.timeout;
+		turn.start = wait.start;
+		turn.by_lock_timeout = wait.by_lock_timeout;
+		turn.deadline = wait.deadline;
+		/* who has the mutex has it for a moment, or waits for a lease */
+		if (try || timeout == 0)
+			turn.give_up = zkl_now() + ZKL_MS(TURN_TIMEOUT_MS);
+		if (wait_for_grant(&turn) == NULL)
+		{
+			if (!try)
+				ereport(ERROR,
+						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+						 errmsg("%s is taken", zkl_lock_label(name)),
+						 errdetail("Others wait for one of its %d leases.", leases)));
+			restore_superseded();
+			return 0;
+		}
+		pending_mutex = pending_entry;
+		pending_entry = -1;
+	}
+	token = acquire(&wait);
+	let_pending_go();
+	return token;
 }
 
 /* ------------------------------------------------------------------------
@@ -884,15 +1173,15 @@ static Datum
 sql_acquire(FunctionCallInfo fcinfo, bool xact_level, bool try)
 {
 	char		name[ZKL_NAME_MAX + 1];
-	ZklMode		mode;
-	int			timeout;
+	Wait		wait = {.name = name};
 	int64		token;
 
 	require_worker_process();
 	name_argument(fcinfo, name);
-	mode = mode_argument(fcinfo, 1);
-	timeout = try ? 0 : timeout_argument(fcinfo, 2);
-	token = acquire(name, mode, xact_level, try, timeout);
+	wait.mode = mode_argument(fcinfo, 1);
+	wait.xact_level = xact_level;
+	begin_wait(&wait, try, try ? 0 : timeout_argument(fcinfo, 2));
+	token = acquire(&wait);
 	if (token == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);
@@ -926,42 +1215,73 @@ zkl_xact_lock_try_acquire(PG_FUNCTION_ARGS)
 	return sql_acquire(fcinfo, true, true);
 }
 
-/* zk_lock_release(name text, mode text) returns boolean */
-Datum
-zkl_lock_release(PG_FUNCTION_ARGS)
+static ZklHold *
+find_backend_hold(const char *name, ZklMode mode)
 {
-	char		name[ZKL_NAME_MAX + 1];
-	ZklHold    *hold;
+	for (int i = 0; i < zkl_nholds; i++)
+		if (zkl_holds[i].mode == mode && zkl_holds[i].backend_count > 0 &&
+			strcmp(zkl_holds[i].name, name) == 0)
+			return &zkl_holds[i];
+	return NULL;
+}
 
-	require_worker_process();
-	name_argument(fcinfo, name);
-	zkl_guard_refresh();
-	hold = zkl_locks_find(name);
-	if (hold != NULL && !PG_ARGISNULL(1) && hold->mode != mode_argument(fcinfo, 1))
-		hold = NULL;
-
-	if (hold == NULL || hold->backend_count == 0)
+/* Give back one backend-level hold; "hold" may be NULL. */
+static bool
+release(const char *name, ZklHold *hold)
+{
+	if (hold == NULL)
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("you don't own a backend-level lock \"%s\"",
-						zkl_text_for_message(name))));
-		PG_RETURN_BOOL(false);
+				 errmsg("you don't own a backend-level %s", zkl_lock_label(name))));
+		return false;
 	}
 	if (hold->lost)
 	{
 		ereport(WARNING,
 				(errcode(ZKL_ERRCODE_LOCK_LOST),
-				 errmsg("lock \"%s\" had been lost", zkl_text_for_message(name)),
-				 hold->vanished ? errdetail("Its node in ZooKeeper was deleted.") :
-				 errdetail("The ZooKeeper session ended.")));
+				 errmsg("%s had been lost", zkl_lock_label(name)),
+				 hold->loss == ZKL_LOSS_EXPIRED ? errdetail("The ZooKeeper session ended.") :
+				 hold->loss == ZKL_LOSS_VANISHED ? errdetail("Its node in ZooKeeper was deleted.") :
+				 errdetail("It was taken away by %s.",
+						   zkl_text_for_message(zkl_shared->entries[hold->entry].breaker))));
 		drop_hold(hold);
-		PG_RETURN_BOOL(false);
+		return false;
 	}
 	hold->backend_count--;
+	publish_levels(hold);
 	if (is_unused(hold))
 		give_back(hold);
-	PG_RETURN_BOOL(true);
+	return true;
+}
+
+/* zk_lock_release(name text, mode text) returns boolean */
+Datum
+zkl_lock_release(PG_FUNCTION_ARGS)
+{
+	char		name[ZKL_NAME_MAX + 1];
+	ZklHold    *hold = NULL;
+
+	require_worker_process();
+	name_argument(fcinfo, name);
+	zkl_guard_refresh();
+	if (!PG_ARGISNULL(1))
+		PG_RETURN_BOOL(release(name, find_backend_hold(name, mode_argument(fcinfo, 1))));
+
+	for (int mode = ZKL_MODE_EXCLUSIVE; mode <= ZKL_MODE_WRITE; mode++)
+	{
+		ZklHold    *other = find_backend_hold(name, mode);
+
+		if (other != NULL && hold != NULL && !other->lost && !hold->lost)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("lock \"%s\" is held in two modes", zkl_text_for_message(name)),
+					 errhint("Say which is to be released.")));
+		/* a lost one first */
+		if (other != NULL && (hold == NULL || other->lost))
+			hold = other;
+	}
+	PG_RETURN_BOOL(release(name, hold));
 }
 
 /* zk_lock_release_all() returns integer */
@@ -1006,4 +1326,79 @@ zkl_lock_is_held(PG_FUNCTION_ARGS)
 	zkl_guard_refresh();
 	hold = zkl_locks_find(name);
 	PG_RETURN_BOOL(hold != NULL && !hold->released && zkl_guard_is_certain(hold));
+}
+
+/* ------------------------------------------------------------------------
+ * Semaphores
+ * ------------------------------------------------------------------------
+ */
+
+/* name_argument(), with room for the directories below it. */
+static void
+semaphore_argument(FunctionCallInfo fcinfo, char name[ZKL_NAME_MAX + 1])
+{
+	name_argument(fcinfo, name);
+	if (strlen(name) + strlen(ZKL_SEMAPHORE_LEASES) > ZKL_NAME_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("name of a semaphore is too long"),
+				 errdetail("It may have %d bytes.",
+						   (int) (ZKL_NAME_MAX - strlen(ZKL_SEMAPHORE_LEASES)))));
+}
+
+static Datum
+sql_semaphore_acquire(FunctionCallInfo fcinfo, bool try)
+{
+	char		name[ZKL_NAME_MAX + 1];
+	int32		leases;
+	int64		token;
+
+	require_worker_process();
+	semaphore_argument(fcinfo, name);
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("number of leases must not be null")));
+	leases = PG_GETARG_INT32(1);
+	if (leases < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("number of leases must be at least 1")));
+	token = acquire_lease(name, leases, try, try ? 0 : timeout_argument(fcinfo, 2));
+	if (token == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(token);
+}
+
+/* zk_semaphore_acquire(name text, leases integer, timeout interval) returns bigint */
+Datum
+zkl_semaphore_acquire(PG_FUNCTION_ARGS)
+{
+	return sql_semaphore_acquire(fcinfo, false);
+}
+
+/* zk_semaphore_try_acquire(name text, leases integer) returns bigint */
+Datum
+zkl_semaphore_try_acquire(PG_FUNCTION_ARGS)
+{
+	return sql_semaphore_acquire(fcinfo, true);
+}
+
+/* zk_semaphore_release(name text) returns boolean */
+Datum
+zkl_semaphore_release(PG_FUNCTION_ARGS)
+{
+	char		name[ZKL_NAME_MAX + 1];
+	ZklHold    *hold;
+
+	require_worker_process();
+	semaphore_argument(fcinfo, name);
+	strlcat(name, ZKL_SEMAPHORE_LEASES, sizeof(name));
+	zkl_guard_refresh();
+	hold = find_backend_hold(name, ZKL_MODE_LEASE);
+	/* of several, a lost one first */
+	for (int i = 0; i < zkl_nholds; i++)
+		if (zkl_holds[i].lost && strcmp(zkl_holds[i].name, name) == 0)
+			hold = &zkl_holds[i];
+	PG_RETURN_BOOL(release(name, hold));
 }

@@ -10,6 +10,7 @@
 #ifndef ZKL_LOCKS_H
 #define ZKL_LOCKS_H
 
+#include "datatype/timestamp.h"
 #include "fmgr.h"
 
 #include "compat.h"
@@ -24,6 +25,19 @@ typedef struct ZklLevelCount
 	int			count;
 } ZklLevelCount;
 
+/* How a hold was lost. */
+typedef enum ZklLoss
+{
+	ZKL_LOSS_EXPIRED,			/* the ZooKeeper session ended */
+	ZKL_LOSS_VANISHED,			/* somebody deleted the node */
+	ZKL_LOSS_BROKEN				/* it was taken away on request */
+} ZklLoss;
+
+/*
+ * One lock that this backend holds, in one mode. A name can have two: a read
+ * hold beside the write hold that it was downgraded from. Each lease of a
+ * semaphore is a hold of its own.
+ */
 typedef struct ZklHold
 {
 	char		name[ZKL_NAME_MAX + 1]; /* UTF-8 */
@@ -39,8 +53,7 @@ typedef struct ZklHold
 	bool		lost;			/* seen as lost, and not acknowledged */
 	bool		superseded;		/* lost, and being acquired again: that is what
 								 * acknowledges it, if it succeeds */
-	bool		vanished;		/* the node was deleted, else the ZooKeeper
-								 * session ended */
+	ZklLoss		loss;
 } ZklHold;
 
 extern ZklHold *zkl_holds;
@@ -54,7 +67,10 @@ extern int	zkl_nholds;
 extern volatile int *volatile zkl_held_entries;
 extern volatile int zkl_nheld_entries;
 
-/* The hold of this name (UTF-8), or NULL. Valid until the next acquire or release. */
+/*
+ * The hold of this name (UTF-8), or NULL; of two the one that says most. Valid until
+ * the next acquire or release.
+ */
 extern ZklHold *zkl_locks_find(const char *name);
 
 /* Called at the end of transactions and subtransactions, by guard.c. */
@@ -74,8 +90,29 @@ extern PGDLLEXPORT Datum zkl_lock_release(PG_FUNCTION_ARGS);
 extern PGDLLEXPORT Datum zkl_lock_release_all(PG_FUNCTION_ARGS);
 extern PGDLLEXPORT Datum zkl_fencing_token(PG_FUNCTION_ARGS);
 extern PGDLLEXPORT Datum zkl_lock_is_held(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_semaphore_acquire(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_semaphore_try_acquire(PG_FUNCTION_ARGS);
+extern PGDLLEXPORT Datum zkl_semaphore_release(PG_FUNCTION_ARGS);
+
+/* An error unless the library was preloaded. */
+extern void zkl_require_preload(void);
+
+/*
+ * A lock's name as UTF-8, or an error. Names are compared byte by byte, on all
+ * servers, so they must not depend on a database's encoding.
+ */
+extern void zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1]);
+
+/* A string of this database as UTF-8, cut if need be; NULL is "". */
+extern void zkl_copy_as_utf8(char *to, size_t size, const char *from);
+
+/* Milliseconds of an interval argument, or an error. */
+extern int	zkl_interval_ms(Interval *interval);
 
 /* A name for a message: in the database's encoding, whatever it holds. */
 extern char *zkl_text_for_message(const char *utf8);
+
+/* What a message calls the lock of this name: lock "x", or semaphore "x". */
+extern char *zkl_lock_label(const char *name);
 
 #endif							/* ZKL_LOCKS_H */

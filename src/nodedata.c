@@ -39,9 +39,10 @@
 #define ROOM(field)	(2 * (sizeof(((ZklNodeData *) 0)->field) - 1))
 
 _Static_assert(sizeof("{\"server\":\"\",\"pid\":,\"database\":\"\",\"user\":\"\","
-					  "\"application\":\"\",\"since\":\"\"}") + INT_CHARS +
+					  "\"application\":\"\",\"since\":\"\",\"breaker\":\"\","
+					  "\"leases\":}") + 2 * INT_CHARS +
 			   ROOM(server) + ROOM(database) + ROOM(user) +
-			   ROOM(application) + ROOM(since) <= ZKL_NODEDATA_SIZE,
+			   ROOM(application) + ROOM(since) + ROOM(breaker) <= ZKL_NODEDATA_SIZE,
 			   "the longest object must fit");
 
 typedef struct Writer
@@ -73,6 +74,7 @@ static const Field fields[] = {
 	FIELD(user),
 	FIELD(application),
 	FIELD(since),
+	FIELD(breaker),
 };
 
 #define NFIELDS	(sizeof(fields) / sizeof(fields[0]))
@@ -187,6 +189,11 @@ zkl_nodedata_write(const ZklNodeData *data, char buf[ZKL_NODEDATA_SIZE])
 			put_text(&w, ",\"pid\":");
 			put_int(&w, data->pid);
 		}
+	}
+	if (data->leases > 0)
+	{
+		put_text(&w, ",\"leases\":");
+		put_int(&w, data->leases);
 	}
 	put_text(&w, "}");
 	buf[w.at] = '\0';
@@ -499,12 +506,14 @@ take_object(Reader *r, ZklNodeData *data, bool *has_server)
 				if (i == 0)
 					*has_server = is_string;
 			}
-			else if (strcmp(key, "pid") == 0)
+			else if (strcmp(key, "pid") == 0 || strcmp(key, "leases") == 0)
 			{
-				data->pid = 0;
+				int		   *number = key[0] == 'p' ? &data->pid : &data->leases;
+
+				*number = 0;
 				if (r->at < r->end && *r->at >= '0' && *r->at <= '9')
 				{
-					if (!take_number(r, &data->pid))
+					if (!take_number(r, number))
 						return false;
 				}
 				else if (!skip_value(r, 1))

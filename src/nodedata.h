@@ -19,7 +19,7 @@
 #include <stddef.h>
 
 /* Longest data written, and the most that is read of anybody's. */
-#define ZKL_NODEDATA_SIZE	832
+#define ZKL_NODEDATA_SIZE	1120
 
 /* What Curator's Revoker writes into a node to ask its holder to let go. */
 #define ZKL_REVOKE_BYTES	"__REVOKE__"
@@ -33,6 +33,10 @@ typedef struct ZklNodeData
 	char		user[64];
 	char		application[64];
 	char		since[40];		/* ISO 8601 with zone, when it asked */
+	char		breaker[128];	/* somebody takes the lock away: who. Written
+								 * into another's node, by zk_lock_break() */
+	int			leases;			/* a semaphore's, as its owner was told; 0 =
+								 * not said */
 } ZklNodeData;
 
 /*

@@ -15,6 +15,27 @@
 
 #include <string.h>
 
+/* The leases of a semaphore: all children count, and none is before another. */
+static void
+read_leases(ZklListing *listing, char *const *children, int nchildren)
+{
+	for (int i = 0; i < nchildren; i++)
+	{
+		size_t		len = strlen(children[i]);
+
+		if (zkl_node_has_uuid(children[i], listing->uuid) && len < sizeof(listing->own))
+		{
+			listing->own_found = true;
+			memcpy(listing->own, children[i], len + 1);
+			continue;
+		}
+		listing->ahead++;
+		if (listing->first[0] == '\0' && len < sizeof(listing->first))
+			memcpy(listing->first, children[i], len + 1);
+	}
+	listing->contenders = nchildren;
+}
+
 /*
  * Two passes, because where "ahead" ends depends on our own digits, which may
  * stand last in the list.
@@ -25,17 +46,25 @@ zkl_listing_read(ZklListing *listing, char *const *children, int nchildren)
 	int64_t		pred_digits = -1;
 	int64_t		first_digits = INT64_MAX;
 
-	listing->own_found = false;
+	listing->own_found = listing->beside_found = false;
 	listing->own[0] = listing->pred[0] = listing->first[0] = '\0';
 	listing->own_digits = 0;
 	listing->contenders = listing->ignored = listing->ahead = 0;
 	listing->pred_is_mutex = listing->shared_seen = false;
 	listing->trouble = ZKL_TROUBLE_NONE;
 
+	if (listing->mode == ZKL_MODE_LEASE)
+	{
+		read_leases(listing, children, nchildren);
+		return;
+	}
+
 	for (int i = 0; i < nchildren; i++)
 	{
 		ZklContender contender;
 
+		if (listing->beside[0] != '\0' && strcmp(children[i], listing->beside) == 0)
+			listing->beside_found = true;
 		if (listing->uuid[0] == '\0' || !zkl_node_has_uuid(children[i], listing->uuid))
 			continue;
 		if (!zkl_contender_parse(children[i], &contender) ||
@@ -44,7 +73,6 @@ zkl_listing_read(ZklListing *listing, char *const *children, int nchildren)
 		listing->own_found = true;
 		listing->own_digits = contender.digits;
 		strcpy(listing->own, children[i]);
-		break;
 	}
 
 	for (int i = 0; i < nchildren; i++)
@@ -149,6 +177,7 @@ begin(ZklQueue *queue)
 	queue->seen_free = false;
 	queue->node[0] = '\0';
 	queue->pred[0] = '\0';
+	queue->must_wait = false;
 	queue->czxid = queue->owner = 0;
 	queue->ahead = 0;
 	queue->blocked = false;
@@ -194,7 +223,7 @@ vanished(ZklQueue *queue)
 static void
 consider_grant(ZklQueue *queue)
 {
-	if (queue->state != ZKL_QUEUE_QUEUED || !queue->listed || queue->pred[0] != '\0')
+	if (queue->state != ZKL_QUEUE_QUEUED || !queue->listed || queue->must_wait)
 		return;
 	if (queue->czxid == 0 || queue->owner == 0)
 		return;					/* OWN is wanted and will tell */
@@ -210,6 +239,27 @@ zkl_queue_init(ZklQueue *queue, ZklMode mode, bool try)
 	memset(queue, 0, sizeof(*queue));
 	queue->mode = mode;
 	queue->try = try;
+}
+
+void
+zkl_queue_set_leases(ZklQueue *queue, int leases)
+{
+	queue->leases = leases;
+}
+
+void
+zkl_queue_set_beside(ZklQueue *queue, const char *write_node)
+{
+	strncpy(queue->beside, write_node, sizeof(queue->beside) - 1);
+}
+
+/* Must we wait, by this listing? */
+static bool
+is_taken(const ZklQueue *queue, const ZklListing *listing)
+{
+	if (queue->mode == ZKL_MODE_LEASE)
+		return listing->ahead >= queue->leases;
+	return listing->ahead > 0;
 }
 
 void
@@ -260,7 +310,7 @@ zkl_queue_wanted(const ZklQueue *queue)
 
 			/* while waiting, and where the owner is not known */
 			if (!queue->own_watched &&
-				(queue->owner == 0 || (queue->listed && queue->pred[0] != '\0')))
+				(queue->owner == 0 || (queue->listed && queue->must_wait)))
 				wanted |= ZKL_OP_OWN;
 			break;
 
@@ -325,7 +375,14 @@ zkl_queue_session_gone(ZklQueue *queue)
 		case ZKL_QUEUE_ENDED:
 			break;
 		default:
-			begin(queue);
+			/* the write node of a downgrade is gone as well */
+			if (queue->beside[0] != '\0' && !queue->abandoned)
+			{
+				queue->node[0] = '\0';
+				fail(queue, ZKL_RC_OK, ZKL_TROUBLE_NO_WRITER);
+			}
+			else
+				begin(queue);
 			break;
 	}
 }
@@ -385,6 +442,8 @@ zkl_queue_created(ZklQueue *queue, int rc, const char *node, int64_t czxid, int6
 			/* the directory is not there, or was reaped under us */
 			if (queue->abandoned)
 				end(queue);
+			else if (queue->beside[0] != '\0')
+				fail(queue, ZKL_RC_OK, ZKL_TROUBLE_NO_WRITER);
 			else if (queue->mkdirs && queue->mkdirs_rc != ZKL_RC_OK &&
 					 queue->mkdirs_rc != ZKL_RC_CONNECTIONLOSS &&
 					 queue->mkdirs_rc != ZKL_RC_OPERATIONTIMEOUT)
@@ -488,7 +547,7 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 				return;
 			if (rc == ZKL_RC_OK && listing->trouble != ZKL_TROUBLE_NONE)
 				fail(queue, ZKL_RC_OK, listing->trouble);
-			else if (rc == ZKL_RC_OK && listing->ahead > 0)
+			else if (rc == ZKL_RC_OK && is_taken(queue, listing))
 			{
 				queue->result = ZKL_RESULT_BUSY;
 				end(queue);
@@ -520,7 +579,12 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 		fail(queue, ZKL_RC_OK, listing->trouble);
 		return;
 	}
-	if (listing->ahead > 0 && queue->try)
+	if (queue->beside[0] != '\0' && !listing->beside_found)
+	{
+		fail(queue, ZKL_RC_OK, ZKL_TROUBLE_NO_WRITER);
+		return;
+	}
+	if (is_taken(queue, listing) && queue->try)
 	{
 		begin_delete(queue, ZKL_RESULT_BUSY, false);
 		return;
@@ -532,6 +596,7 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 		queue->pred_watched = false;
 	}
 	queue->listed = true;
+	queue->must_wait = is_taken(queue, listing);
 	queue->ahead = listing->ahead;
 	queue->pred_suffices = listing->ahead == 1 && listing->pred_is_mutex &&
 		!listing->shared_seen;
@@ -616,10 +681,36 @@ zkl_queue_pred_gone(ZklQueue *queue)
 	if (queue->listed && queue->pred_suffices && queue->own_watched)
 	{
 		queue->pred[0] = '\0';
+		queue->must_wait = false;
 		queue->ahead = 0;
 		consider_grant(queue);
 	}
 	else
+		queue->listed = false;
+}
+
+void
+zkl_queue_surrender(ZklQueue *queue)
+{
+	vanished(queue);
+}
+
+void
+zkl_queue_own_changed(ZklQueue *queue)
+{
+	queue->own_watched = false;
+}
+
+void
+zkl_queue_pred_changed(ZklQueue *queue)
+{
+	queue->pred_watched = false;
+}
+
+void
+zkl_queue_children_changed(ZklQueue *queue)
+{
+	if (queue->mode == ZKL_MODE_LEASE && queue->state == ZKL_QUEUE_QUEUED)
 		queue->listed = false;
 }
 

@@ -28,6 +28,14 @@
  *															it has to queue again
  *	ENDED		no node of ours exists	nothing				(the caller frees it)
  *
+ * A lease of a semaphore is taken by the same machine. It has no predecessor:
+ * "first" then means that no more than so many nodes are there, and it watches
+ * the directory. Who may try at all is decided by a mutex beside it, which is
+ * another machine's. A downgrade is the same machine as well: it makes a read
+ * node with the digits of the write node that its backend holds, and the grant
+ * counts only if that write node is in the same listing, since then it stood
+ * when ours was made, and nobody can have come between.
+ *
  *	event				NEW		UNSURE	QUEUED			GRANTED		DELETING
  *	------------------	-------	-------	--------------	----------	-----------
  *	abandon				ENDED*	stays	DELETING		DELETING	stays
@@ -35,6 +43,7 @@
  *						a GRANTED machine asks to be seen again (recheck)
  *	ZooKeeper session	NEW		NEW		NEW				ENDED		ENDED
  *	gone				(with a fresh uuid; ENDED when abandoned)	(LOST)
+ *	surrender			(lost as if it had been deleted)	DELETING (LOST)
  *	* while a CREATE is under way it waits for the reply first
  *
  * Invariants: at most one node per request. A grant only to a machine whose own
@@ -86,17 +95,21 @@ typedef enum ZklTrouble
 	ZKL_TROUBLE_TIE,			/* another contender has our digits */
 	ZKL_TROUBLE_WRAPPED,		/* negative digits: the counter overflowed */
 	ZKL_TROUBLE_LIMIT,			/* our digits are beyond ZKL_DIGITS_LIMIT */
-	ZKL_TROUBLE_LONG_NAME		/* a contender's name does not fit */
+	ZKL_TROUBLE_LONG_NAME,		/* a contender's name does not fit */
+	ZKL_TROUBLE_NO_WRITER		/* the write node to downgrade from is gone */
 } ZklTrouble;
 
 /*
- * What the machine needs to know of a list of children. "uuid" and "mode" are
- * set by the asker; zkl_listing_read() fills in the rest.
+ * What the machine needs to know of a list of children. "uuid", "mode" and
+ * "beside" are set by the asker; zkl_listing_read() fills in the rest. With
+ * mode LEASE every child counts as a contender, as it does for Curator.
  */
 typedef struct ZklListing
 {
 	char		uuid[ZKL_UUID_SIZE];
 	ZklMode		mode;
+	char		beside[ZKL_OWN_NODE_SIZE];	/* the write node of a downgrade, or "" */
+	bool		beside_found;
 
 	bool		own_found;
 	char		own[ZKL_OWN_NODE_SIZE];
@@ -156,6 +169,8 @@ typedef struct ZklQueue
 	ZklTrouble	trouble;		/* or what is wrong with the directory */
 
 	ZklMode		mode;
+	int			leases;			/* mode LEASE: how many there may be */
+	char		beside[ZKL_OWN_NODE_SIZE];	/* downgrade from this write node */
 	bool		try;			/* do not wait */
 	bool		abandoned;		/* the owner wants it gone */
 	bool		requeue;		/* DELETING: queue again afterwards */
@@ -195,6 +210,7 @@ typedef struct ZklQueue
 	/* QUEUED */
 	bool		listed;			/* the listing is of this connection and not
 								 * overtaken by an event */
+	bool		must_wait;		/* by that listing */
 	char		pred[ZKL_NODE_SIZE];	/* "" = none */
 	bool		pred_watched;
 	bool		pred_suffices;	/* when it goes we are first, see above */
@@ -207,6 +223,10 @@ typedef struct ZklQueue
 
 /* A fresh machine; give it the connection with zkl_queue_connected(). */
 extern void zkl_queue_init(ZklQueue *queue, ZklMode mode, bool try);
+
+/* After init or adopt: what the modes LEASE and READ may know more. */
+extern void zkl_queue_set_leases(ZklQueue *queue, int leases);
+extern void zkl_queue_set_beside(ZklQueue *queue, const char *write_node);
 
 /*
  * A machine for a request that an earlier worker left behind: node "" when its
@@ -240,9 +260,18 @@ extern void zkl_queue_own(ZklQueue *queue, int rc, uint32_t connection,
 extern void zkl_queue_pred(ZklQueue *queue, int rc, uint32_t connection);
 extern void zkl_queue_deleted(ZklQueue *queue, int rc);
 
+/* A granted lock is taken away, though its node is still there. */
+extern void zkl_queue_surrender(ZklQueue *queue);
+
 /* Watches: the named node was deleted. */
 extern void zkl_queue_own_gone(ZklQueue *queue);
 extern void zkl_queue_pred_gone(ZklQueue *queue);
+
+/* Watches that are used up without saying what we wait for: a node's data was
+ * changed, the children of the directory (LEASE) did. */
+extern void zkl_queue_own_changed(ZklQueue *queue);
+extern void zkl_queue_pred_changed(ZklQueue *queue);
+extern void zkl_queue_children_changed(ZklQueue *queue);
 
 /* Every second or so: try again what was refused. "relist", more rarely, lists
  * again too, which covers a watch that got lost. */

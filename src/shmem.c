@@ -53,6 +53,21 @@ shmem_request(void)
 	RequestAddinShmemSpace(shared_size());
 }
 
+static void
+init_health(ZklHealth *health)
+{
+	pg_atomic_uint64 *fields[] = {
+		&health->session, &health->timeout, &health->peer, &health->heartbeat_sent,
+		&health->heartbeat_took, &health->heartbeats, &health->heartbeat_failures,
+		&health->connects, &health->expiries, &health->lapses, &health->node_bytes,
+		&health->watch_bytes, &health->in_flight, &health->requests
+	};
+
+	pg_atomic_init_u32(&health->connected, 0);
+	for (int i = 0; i < lengthof(fields); i++)
+		pg_atomic_init_u64(fields[i], 0);
+}
+
 /*
  * Runs once in the postmaster, and again after a crash, on fresh memory.
  */
@@ -83,6 +98,9 @@ shmem_startup(void)
 		pg_atomic_init_u64(&zkl_shared->zxid_sent, 0);
 		pg_atomic_init_u32(&zkl_shared->heartbeat_wanted, 0);
 		pg_atomic_init_u32(&zkl_shared->trouble_version, 0);
+		init_health(&zkl_shared->health);
+		zkl_stats_init(&zkl_shared->stats);
+		zkl_desks_init(zkl_shared->desks);
 		for (int i = 0; i < zkl_shared->nentries; i++)
 		{
 			ZklEntry   *entry = &zkl_shared->entries[i];
@@ -91,10 +109,13 @@ shmem_startup(void)
 			pg_atomic_init_u32(&entry->fate, 0);
 			pg_atomic_init_u32(&entry->ahead, 0);
 			pg_atomic_init_u32(&entry->queued, 0);
+			pg_atomic_init_u32(&entry->levels, 0);
 		}
 		for (int i = 0; i < zkl_doorbell_count(); i++)
 			pg_atomic_init_u64(&zkl_doorbell_words()[i], 0);
 	}
+	zkl_stats = &zkl_shared->stats;
+	zkl_desks = zkl_shared->desks;
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -175,6 +196,7 @@ zkl_entry_take(void)
 		pg_atomic_write_u32(&entry->fate, 0);
 		pg_atomic_write_u32(&entry->ahead, 0);
 		pg_atomic_write_u32(&entry->queued, 0);
+		entry->granted_at = 0;
 		return index;
 	}
 	return -1;

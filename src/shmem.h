@@ -30,10 +30,12 @@
 #ifndef ZKL_SHMEM_H
 #define ZKL_SHMEM_H
 
+#include "inquiry.h"
 #include "lease.h"
 #include "nodedata.h"
 #include "port/atomics.h"
 #include "queue.h"
+#include "stats.h"
 #include "zkclient.h"
 
 typedef enum ZklPhase
@@ -54,6 +56,12 @@ typedef enum ZklPhase
 #define ZKL_FATE_ANSWERED	0x10	/* worker: "holder" is filled in, for good */
 #define ZKL_FATE_VANISHED	0x20	/* worker, beside LOST: the node was deleted by
 									 * somebody; else the ZooKeeper session ended */
+#define ZKL_FATE_TIMED_OUT	0x80	/* owner, beside LET_GO: for the statistics */
+#define ZKL_FATE_BROKEN		0x40	/* worker, beside LOST: or it was asked to take
+									 * the lock away, see "breaker" */
+
+#define ZKL_LEVEL_BACKEND	0x01
+#define ZKL_LEVEL_XACT		0x02
 
 /* Why the worker refused, beyond ZooKeeper's result codes. */
 #define ZKL_FAILURE_NODE_BUDGET		1	/* one more node could kill the ensemble */
@@ -70,11 +78,18 @@ typedef struct ZklEntry
 	int			push_signal;	/* tells the owner of a loss */
 	ZklMode		mode;
 	bool		try;
+	int			leases;			/* mode LEASE: how many there may be */
+	char		beside[ZKL_OWN_NODE_SIZE];	/* the write node of a downgrade, or "" */
+	int64		inherited_token;	/* and its token */
 	char		name[ZKL_NAME_MAX + 1];
 	char		database[64];
 	char		user[64];
 	char		application[64];
 	char		since[40];
+	ZklTime		wait_start;
+
+	/* the owner's, at any time; informational */
+	pg_atomic_uint32 levels;	/* ZKL_LEVEL_ at which it is held or wanted */
 
 	/* the worker's, before it sends anything; read by the next worker */
 	char		uuid[ZKL_UUID_SIZE];
@@ -83,9 +98,11 @@ typedef struct ZklEntry
 	/* the worker's, before it sets HELD; constant afterwards */
 	int64		token;
 	uint32		generation;
+	ZklTime		granted_at;
 
 	/* the worker's, before it sets LOST */
 	ZklTime		lost_at;
+	char		breaker[sizeof(((ZklNodeData *) 0)->breaker)];
 
 	/* the worker's, before it sets FAILED */
 	int			failure;
@@ -136,6 +153,36 @@ zkl_word_generation(uint64 word)
 /* What keeps the worker from having a lease; text for an error's detail. */
 #define ZKL_TROUBLE_SIZE	256
 
+/* How the ZooKeeper session is, for those who look. The worker's; each field by
+ * itself is right, together they need not be of one moment. */
+typedef struct ZklHealth
+{
+	pg_atomic_uint32 connected;
+	pg_atomic_uint64 session;	/* id, 0 = none */
+	pg_atomic_uint64 timeout;	/* negotiated */
+	pg_atomic_uint64 peer;		/* IPv4 address << 16 | port; 0 = none or not IPv4 */
+	pg_atomic_uint64 heartbeat_sent;	/* stamp of the latest acknowledged one */
+	pg_atomic_uint64 heartbeat_took;	/* and how long that took */
+	pg_atomic_uint64 heartbeats;
+	pg_atomic_uint64 heartbeat_failures;	/* not acknowledged, or refused */
+	pg_atomic_uint64 connects;
+	pg_atomic_uint64 expiries;
+	pg_atomic_uint64 lapses;
+	pg_atomic_uint64 node_bytes;
+	pg_atomic_uint64 watch_bytes;
+	pg_atomic_uint64 in_flight;
+	pg_atomic_uint64 requests;
+} ZklHealth;
+
+/*
+ * Budgets of one ZooKeeper session, in bytes of path. At its end the leader
+ * writes all its nodes into one transaction, and one above jute.maxbuffer
+ * (1 MB) stops the ensemble for good. After a reconnect the library sends all
+ * watches in one packet, with the same limit.
+ */
+#define ZKL_NODE_BUDGET		900000
+#define ZKL_WATCH_BUDGET	900000
+
 typedef struct ZklShared
 {
 	uint64		incarnation;	/* random, written once by whoever initialises:
@@ -161,6 +208,10 @@ typedef struct ZklShared
 	 * a few tries, because the writer may be stopped */
 	pg_atomic_uint32 trouble_version;
 	char		trouble[ZKL_TROUBLE_SIZE];
+
+	ZklHealth	health;
+	ZklStats	stats;
+	ZklDesk		desks[ZKL_DESKS];
 
 	/* set with fetch-or by owners, exchanged for 0 by the worker: which entries
 	 * to look at. Follows the entries. */

@@ -61,15 +61,6 @@ PGDLLEXPORT void zklock_worker_main(Datum main_arg);
  * would rather have fewer. */
 #define MAX_IN_FLIGHT		1000
 
-/*
- * Budgets of one ZooKeeper session, in bytes of path. At its end the leader
- * writes all its nodes into one transaction, and one above jute.maxbuffer
- * (1 MB) stops the ensemble for good. After a reconnect the library sends all
- * watches in one packet, with the same limit.
- */
-#define NODE_BUDGET			900000
-#define WATCH_BUDGET		900000
-
 /* Request numbers begin at time(0) and turn negative at 2^31; a few small
  * negative ones mean something else. Ours is a wide berth. */
 #define MAX_REQUESTS		2000000000
@@ -93,7 +84,10 @@ typedef enum Purpose
 	PURPOSE_WHO_LIST,			/* who holds it: the first contender */
 	PURPOSE_WHO_GET,			/* and what its node says */
 	PURPOSE_SUSPECT_LIST,		/* has a lost create come after all? */
-	PURPOSE_SUSPECT_DELETE
+	PURPOSE_SUSPECT_DELETE,
+	PURPOSE_INQUIRY_LIST,		/* see inquiry.h; all else that is asked there */
+	PURPOSE_INQUIRY_ROW,		/* is one request, or one for each row */
+	PURPOSE_INQUIRY
 } Purpose;
 
 /*
@@ -119,13 +113,18 @@ typedef struct Slot
 {
 	bool		active;			/* the machine runs */
 	bool		in_todo;
+	bool		asking;			/* who holds it is being looked up */
+	bool		waited;			/* somebody was ahead of it */
 	bool		rechecking;		/* counted in worker.nrecheck */
 	bool		granted;		/* published as HELD */
 	uint32		serial;			/* replies with another one are stale */
 	int			parent_rc;		/* first refusal while making parents */
-	int			cost;			/* bytes of path, see NODE_BUDGET */
+	bool		revoked;		/* somebody wants the lock, see read_own_data() */
+	bool		surrender;		/* as soon as the owner's commit is over */
+	int			cost;			/* bytes of path, see ZKL_NODE_BUDGET */
 	uint64		own_hash;		/* of the node's path, 0 = none */
 	uint64		pred_hash;		/* of the predecessor's path, 0 = none */
+	uint64		leases_hash;	/* of the directory's path, mode LEASE only */
 	ZklQueue	queue;
 } Slot;
 
@@ -167,11 +166,20 @@ static struct
 	Slot	   *slots;
 	int		   *todo;
 	int			ntodo;
+	int		   *rung;			/* room for answer_doorbell() */
 	int64		node_bytes;
 	int64		watch_bytes;
 
 	Suspect		suspects[MAX_SUSPECTS];
 	int			next_suspect;
+
+	/* what is under way for the desks of inquiry.h */
+	struct
+	{
+		uint32		serial;		/* replies with another one are stale */
+		bool		begun;
+		int			pending;
+	}			desks[ZKL_DESKS];
 
 	char		member_path[ZKL_PATH_SIZE];
 	WaitEventSet *wait_set;
@@ -245,7 +253,10 @@ publish_lease(ZklTime now)
 	bool		lapsed = published != 0 && now >= published;
 
 	if (lapsed && worker.lease.deadline > now)
+	{
 		epoch = (epoch & ~ZKL_LEASE_LAPSE_MASK) | ((epoch + 1) & ZKL_LEASE_LAPSE_MASK);
+		pg_atomic_fetch_add_u64(&zkl_shared->health.lapses, 1);
+	}
 	pg_atomic_write_u64(&zkl_shared->lease,
 						((uint64) (worker.lease.deadline / 1000) << ZKL_LEASE_EPOCH_BITS) | epoch);
 
@@ -342,14 +353,15 @@ set_recheck(Slot *slot, bool recheck)
 }
 
 /*
- * The lock is lost. Whoever is between PRE_COMMIT and the end of his commit, or
- * has let go, is out of reach; everybody else is told, and told at once.
+ * The lock is lost; "how" is a bit of its fate that says more, or 0. Whoever is
+ * between PRE_COMMIT and the end of his commit, or has let go, is out of reach;
+ * everybody else is told, and told at once.
  */
 static void
-publish_loss(int index, bool vanished)
+publish_loss(int index, uint32 how)
 {
 	ZklEntry   *entry = &zkl_shared->entries[index];
-	uint32		bits = ZKL_FATE_LOST | (vanished ? ZKL_FATE_VANISHED : 0);
+	uint32		bits = ZKL_FATE_LOST | how;
 	ZklTime		now = zkl_now();
 	ZklTime		left = worker.lease.deadline - now;
 	uint32		old;
@@ -363,14 +375,65 @@ publish_loss(int index, bool vanished)
 	if (old & ZKL_FATE_LET_GO)
 		return;
 
+	zkl_stats_count(entry->name, ZKL_OUTCOME_LOST, false, 0);
 	ereport(LOG,
 			(errmsg("zklock: lock \"%s\" of process %d is lost", entry->name, entry->pid),
+			 how == ZKL_FATE_BROKEN ? errdetail("It was taken away by %s.", entry->breaker) :
 			 errdetail("%s %ld ms of the lease were left.",
-					   vanished ? "Its node was deleted." : "The ZooKeeper session ended.",
+					   how == ZKL_FATE_VANISHED ? "Its node was deleted." :
+					   "The ZooKeeper session ended.",
 					   Max((long) (left / 1000), 0L))));
 	if ((old & ZKL_FATE_COMMITTING) == 0 &&
 		GetPGProcByNumber(entry->procno)->pid == entry->pid)
 		kill(entry->pid, entry->push_signal);
+}
+
+/*
+ * Take a granted lock away from its owner. From here on nothing commits under it,
+ * except what is past PRE_COMMIT already: for that the node stays until it is over.
+ */
+static void
+take_away(int index)
+{
+	Slot	   *slot = &worker.slots[index];
+
+	publish_loss(index, ZKL_FATE_BROKEN);
+	slot->surrender = (pg_atomic_read_u32(&zkl_shared->entries[index].fate) &
+					   ZKL_FATE_COMMITTING) != 0;
+	if (!slot->surrender)
+		zkl_queue_surrender(&slot->queue);
+}
+
+/*
+ * Our node's data is what we wrote, unless somebody asks for the lock: Curator's
+ * Revoker, which asks and no more, or zk_lock_break(), which will delete the node
+ * when we do not.
+ */
+static void
+read_own_data(int index, const char *data, int len)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+	Slot	   *slot = &worker.slots[index];
+	ZklNodeData said;
+
+	if (slot->revoked)
+		return;
+	if (len == strlen(ZKL_REVOKE_BYTES) && memcmp(data, ZKL_REVOKE_BYTES, len) == 0)
+	{
+		slot->revoked = zkl_on_revoke == ZKL_REVOKE_ABORT;
+		ereport(LOG,
+				(errmsg("zklock: another ZooKeeper client asks process %d to give up lock \"%s\"",
+						entry->pid, entry->name),
+				 slot->revoked ? 0 :
+				 errdetail("It is not given up, since zklock.on_revoke is \"ignore\".")));
+		strlcpy(entry->breaker, "another ZooKeeper client, which asked for it",
+				sizeof(entry->breaker));
+	}
+	else if (zkl_nodedata_read(data, len, &said) && said.breaker[0] != '\0')
+	{
+		slot->revoked = true;
+		strlcpy(entry->breaker, said.breaker, sizeof(entry->breaker));
+	}
 }
 
 /* The oldest one has to make room. */
@@ -404,9 +467,20 @@ deactivate(int index)
 
 	release_budget(slot);
 	set_recheck(slot, false);
-	slot->active = slot->granted = false;
-	slot->own_hash = slot->pred_hash = 0;
+	slot->active = slot->granted = slot->revoked = slot->surrender = slot->waited = false;
+	slot->asking = false;
+	slot->own_hash = slot->pred_hash = slot->leases_hash = 0;
 	slot->serial++;
+}
+
+/* For the statistics: the owner is done with it, or never got it. */
+static void
+count_end(int index, ZklOutcome outcome)
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+	ZklTime		since = entry->granted_at != 0 ? entry->granted_at : entry->wait_start;
+
+	zkl_stats_count(entry->name, outcome, worker.slots[index].waited, zkl_now() - since);
 }
 
 /*
@@ -434,10 +508,11 @@ publish(int index)
 		memcpy(entry->node, queue->node, sizeof(entry->node));
 		slot->own_hash = node_hash(index, queue->node);
 	}
+	pg_atomic_write_u32(&entry->ahead, queue->ahead);
+	slot->waited |= queue->must_wait;
 	if (queue->state == ZKL_QUEUE_QUEUED)
 	{
 		slot->pred_hash = node_hash(index, queue->pred);
-		pg_atomic_write_u32(&entry->ahead, queue->ahead);
 		if (queue->listed)
 			pg_atomic_write_u32(&entry->queued, 1);
 	}
@@ -449,20 +524,23 @@ publish(int index)
 
 	if (queue->state == ZKL_QUEUE_GRANTED && phase == ZKL_PHASE_WANTED)
 	{
-		entry->token = queue->czxid;
+		entry->token = entry->inherited_token != 0 ? entry->inherited_token : queue->czxid;
 		entry->generation = zkl_word_generation(pg_atomic_read_u64(&zkl_shared->lease));
 		worker.watch_bytes -= slot->cost;
 		slot->granted = true;
+		count_end(index, ZKL_OUTCOME_ACQUIRED);
+		entry->granted_at = zkl_now();
 		pg_write_barrier();
 		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_HELD);
 		wake_owner(entry);
 	}
 	else if (queue->result == ZKL_RESULT_LOST)
-		publish_loss(index, worker.session != 0);
+		publish_loss(index, worker.session != 0 ? ZKL_FATE_VANISHED : 0);
 	else if (queue->result == ZKL_RESULT_BUSY && phase == ZKL_PHASE_WANTED)
 	{
 		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_BUSY);
 		wake_owner(entry);
+		count_end(index, ZKL_OUTCOME_BUSY);
 	}
 	else if (queue->result == ZKL_RESULT_FAILED && phase == ZKL_PHASE_WANTED)
 	{
@@ -471,7 +549,11 @@ publish(int index)
 		pg_write_barrier();
 		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_FAILED);
 		wake_owner(entry);
+		count_end(index, ZKL_OUTCOME_FAILED);
 	}
+
+	if (queue->state == ZKL_QUEUE_GRANTED && slot->revoked && !slot->surrender)
+		take_away(index);
 
 	if (queue->state == ZKL_QUEUE_ENDED)
 	{
@@ -497,6 +579,16 @@ activate(int index)
 	slot->cost = strlen(path) + 1 + 58 + 4;
 	worker.node_bytes += slot->cost;
 	worker.watch_bytes += 2 * slot->cost;
+	if (entry->mode == ZKL_MODE_LEASE)
+		slot->leases_hash = path_hash(path);
+}
+
+/* What the machine has to know of the request beside its mode. */
+static void
+set_request(ZklQueue *queue, const ZklEntry *entry)
+{
+	zkl_queue_set_leases(queue, entry->leases);
+	zkl_queue_set_beside(queue, entry->beside);
 }
 
 static void
@@ -507,7 +599,8 @@ begin_request(int index)
 
 	activate(index);
 	zkl_queue_init(&slot->queue, entry->mode, entry->try);
-	if (worker.node_bytes > NODE_BUDGET || worker.watch_bytes > WATCH_BUDGET)
+	set_request(&slot->queue, entry);
+	if (worker.node_bytes > ZKL_NODE_BUDGET || worker.watch_bytes > ZKL_WATCH_BUDGET)
 	{
 		deactivate(index);
 		entry->failure = ZKL_FAILURE_NODE_BUDGET;
@@ -537,6 +630,14 @@ look_at_entry(int index)
 
 	if (fate & ZKL_FATE_LET_GO)
 	{
+		if (!slot->active || !slot->queue.abandoned)
+		{
+			if (phase == ZKL_PHASE_HELD)
+				count_end(index, ZKL_OUTCOME_RELEASED);
+			else if (phase == ZKL_PHASE_WANTED)
+				count_end(index, (fate & ZKL_FATE_TIMED_OUT) ? ZKL_OUTCOME_TIMED_OUT :
+						  ZKL_OUTCOME_CANCELLED);
+		}
 		if (slot->active)
 		{
 			zkl_queue_abandon(&slot->queue);
@@ -572,7 +673,7 @@ adopt_entries(void)
 			continue;
 		if (held && (worker.session == 0 || entry->generation != generation))
 		{
-			publish_loss(i, false);
+			publish_loss(i, 0);
 			entry->uuid[0] = '\0';
 		}
 		if (worker.session == 0)
@@ -587,6 +688,7 @@ adopt_entries(void)
 			held = held && (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LOST) == 0;
 			zkl_queue_adopt(&slot->queue, entry->mode, entry->try, entry->uuid, entry->node,
 							entry->token, held);
+			set_request(&slot->queue, entry);
 			if (held)
 			{
 				worker.watch_bytes -= slot->cost;
@@ -752,12 +854,16 @@ send_op(int index, uint32 op_bit, ZklTime now)
 				strlcpy(data.user, entry->user, sizeof(data.user));
 				strlcpy(data.application, entry->application, sizeof(data.application));
 				strlcpy(data.since, entry->since, sizeof(data.since));
+				data.leases = entry->leases;
 				len = zkl_nodedata_write(&data, json);
 
 				zkl_node_prefix(prefix, queue->uuid, queue->mode);
+				if (queue->beside[0] != '\0')
+					strlcat(prefix, zkl_node_digits(queue->beside), sizeof(prefix));
 				zkl_node_path(path, zkl_root, entry->name, prefix);
 				return account(zkl_send_create(new_op(op_bit, index, now), path, json, (int) len,
-											   ZKL_CREATE_EPHEMERAL | ZKL_CREATE_SEQUENTIAL,
+											   ZKL_CREATE_EPHEMERAL |
+											   (queue->beside[0] == '\0' ? ZKL_CREATE_SEQUENTIAL : 0),
 											   zkl_acl == ZKL_ACL_CREATOR), now);
 			}
 
@@ -771,7 +877,8 @@ send_op(int index, uint32 op_bit, ZklTime now)
 
 				memcpy(op->listing.uuid, queue->uuid, sizeof(op->listing.uuid));
 				op->listing.mode = queue->mode;
-				return account(zkl_send_list(op, directory), now);
+				memcpy(op->listing.beside, queue->beside, sizeof(op->listing.beside));
+				return account(zkl_send_list(op, directory, queue->mode == ZKL_MODE_LEASE), now);
 			}
 
 		case ZKL_OP_OWN:
@@ -793,8 +900,13 @@ send_who(int index, ZklTime now)
 {
 	char		directory[ZKL_PATH_SIZE];
 
+	ZklOp	   *op = new_op(PURPOSE_WHO_LIST, index, now);
+
+	worker.slots[index].asking = true;
 	zkl_dir_path(directory, zkl_root, zkl_shared->entries[index].name);
-	(void) account(zkl_send_list(new_op(PURPOSE_WHO_LIST, index, now), directory), now);
+	op->listing.mode = zkl_shared->entries[index].mode;
+	memcpy(op->listing.uuid, zkl_shared->entries[index].uuid, sizeof(op->listing.uuid));
+	(void) account(zkl_send_list(op, directory, false), now);
 }
 
 /* Look for creates that came late. */
@@ -821,7 +933,7 @@ send_suspects(ZklTime now)
 		op->serial = suspect->serial;
 		op->place = i;
 		memcpy(op->listing.uuid, suspect->uuid, sizeof(op->listing.uuid));
-		(void) account(zkl_send_list(op, directory), now);
+		(void) account(zkl_send_list(op, directory, false), now);
 	}
 }
 
@@ -850,7 +962,7 @@ send_wanted(void)
 		uint32		fate = pg_atomic_read_u32(&zkl_shared->entries[index].fate);
 
 		slot->in_todo = false;
-		if ((fate & (ZKL_FATE_ASKED | ZKL_FATE_ANSWERED)) == ZKL_FATE_ASKED)
+		if ((fate & (ZKL_FATE_ASKED | ZKL_FATE_ANSWERED)) == ZKL_FATE_ASKED && !slot->asking)
 			send_who(index, now);
 		if (!slot->active)
 			continue;
@@ -899,6 +1011,8 @@ close_client(void)
 	worker.client = NULL;
 	worker.connected = false;
 	worker.in_flight = 0;
+	for (int i = 0; i < ZKL_DESKS; i++)
+		worker.desks[i].begun = false;
 }
 
 /*
@@ -916,6 +1030,7 @@ end_zookeeper_session(const char *why)
 	zkl_lease_end(&worker.lease);
 	remember_session(0);
 	worker.session = 0;
+	pg_atomic_fetch_add_u64(&zkl_shared->health.expiries, 1);
 	/* no late create can belong to the next one */
 	for (int i = 0; i < MAX_SUSPECTS; i++)
 		worker.suspects[i].name[0] = '\0';
@@ -935,6 +1050,7 @@ end_zookeeper_session(const char *why)
 		if (!slot->active)
 			continue;
 		slot->serial++;
+		slot->asking = false;
 		zkl_queue_session_gone(&slot->queue);
 		publish(i);
 	}
@@ -971,6 +1087,8 @@ on_connected(ZklTime now)
 
 	worker.connection++;
 	worker.connected = true;
+	pg_atomic_fetch_add_u64(&zkl_shared->health.connects, 1);
+	pg_atomic_write_u64(&zkl_shared->health.peer, zkl_client_peer());
 	worker.silent_since = now;
 	worker.held_back_sent = 0;
 
@@ -1019,6 +1137,8 @@ on_disconnected(ZklTime now)
 	if (!worker.connected)
 		return;
 	worker.connected = false;
+	for (int i = 0; i < ZKL_DESKS; i++)
+		worker.desks[i].begun = false;
 	worker.disconnected_at = now;
 	worker.last_kick = now;
 	worker.handshake_bound = worker.acked_sent;
@@ -1237,8 +1357,26 @@ publish_zxid(int64 zxid, ZklTime sent)
 }
 
 static void
+note_heartbeat(ZklOp *op, ZklTime now)
+{
+	ZklHealth  *health = &zkl_shared->health;
+
+	if (op->rc == ZKL_RC_OK)
+	{
+		pg_atomic_fetch_add_u64(&health->heartbeats, 1);
+		pg_atomic_write_u64(&health->heartbeat_sent, op->sent);
+		pg_atomic_write_u64(&health->heartbeat_took, now - op->sent);
+	}
+	else
+		pg_atomic_fetch_add_u64(&health->heartbeat_failures, 1);
+}
+
+static void
 on_member_reply(ZklOp *op, ZklTime now)
 {
+	if (op->purpose == PURPOSE_HEARTBEAT ||
+		(op->purpose == PURPOSE_MEMBER && op->rc == ZKL_RC_OK))
+		note_heartbeat(op, now);
 	if (op->rc == ZKL_RC_OK && op->mzxid != 0)
 		publish_zxid(op->mzxid, op->sent);
 
@@ -1304,12 +1442,14 @@ on_who_reply(ZklOp *op, ZklTime now)
 
 	if (op->serial != worker.slots[op->slot].serial)
 		return;
+	worker.slots[op->slot].asking = false;
 	memset(&entry->holder, 0, sizeof(entry->holder));
 	entry->holder_token = 0;
 	if (op->purpose == PURPOSE_WHO_LIST && op->rc == ZKL_RC_OK && op->listing.first[0] != '\0' &&
 		worker.connected)
 	{
 		zkl_node_path(path, zkl_root, entry->name, op->listing.first);
+		worker.slots[op->slot].asking = true;
 		(void) account(zkl_send_get(new_op(PURPOSE_WHO_GET, op->slot, now), path, false), now);
 		return;
 	}
@@ -1323,6 +1463,122 @@ on_who_reply(ZklOp *op, ZklTime now)
 	pg_write_barrier();
 	pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ANSWERED);
 	wake_owner(entry);
+}
+
+/*
+ * The desks of inquiry.h: begin what was asked, and clear what was given up. What a
+ * connection loses is begun again; the asker gives up when it has had enough.
+ */
+static void
+begin_inquiry(int i, ZklTime now)
+{
+	ZklDesk    *desk = &zkl_desks[i];
+	char		path[ZKL_PATH_SIZE];
+	ZklOp	   *op = new_op(desk->question == ZKL_QUESTION_QUEUE ? PURPOSE_INQUIRY_LIST :
+							PURPOSE_INQUIRY, -1, now);
+	bool		sent = false;
+
+	op->place = i;
+	op->serial = ++worker.desks[i].serial;
+	switch (desk->question)
+	{
+		case ZKL_QUESTION_QUEUE:
+			zkl_dir_path(path, zkl_root, desk->name);
+			op->want_names = true;
+			sent = account(zkl_send_list(op, path, false), now);
+			break;
+		case ZKL_QUESTION_SET:
+			zkl_node_path(path, zkl_root, desk->name, desk->node);
+			sent = account(zkl_send_set(op, path, desk->data, desk->len), now);
+			break;
+		case ZKL_QUESTION_DELETE:
+			zkl_node_path(path, zkl_root, desk->name, desk->node);
+			sent = account(zkl_send_delete(op, path), now);
+			break;
+	}
+	worker.desks[i].begun = sent;
+	worker.desks[i].pending = 1;
+}
+
+static void
+look_at_desks(ZklTime now)
+{
+	for (int i = 0; i < ZKL_DESKS; i++)
+	{
+		uint32		state = pg_atomic_read_u32(&zkl_desks[i].state);
+
+		pg_read_barrier();
+		if (state == ZKL_DESK_ABANDONED)
+		{
+			worker.desks[i].serial++;
+			worker.desks[i].begun = false;
+			pg_atomic_write_u32(&zkl_desks[i].state, ZKL_DESK_FREE);
+		}
+		else if (state == ZKL_DESK_ASKED && !worker.desks[i].begun && worker.connected &&
+				 worker.member_known && worker.in_flight < MAX_IN_FLIGHT)
+			begin_inquiry(i, now);
+	}
+}
+
+static void
+answer_inquiry(int i, int rc)
+{
+	ZklDesk    *desk = &zkl_desks[i];
+	uint32		expected = ZKL_DESK_ASKED;
+	int			procno = desk->procno;
+
+	worker.desks[i].begun = false;
+	worker.desks[i].serial++;
+	desk->rc = rc;
+	if (pg_atomic_compare_exchange_u32(&desk->state, &expected, ZKL_DESK_ANSWERED))
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+}
+
+static void
+on_inquiry_reply(ZklOp *op, ZklTime now)
+{
+	int			i = op->purpose == PURPOSE_INQUIRY_ROW ? op->place / ZKL_INQUIRY_ROWS : op->place;
+	ZklDesk    *desk = &zkl_desks[i];
+	const char *name = op->names;
+
+	if (op->serial != worker.desks[i].serial || !worker.desks[i].begun ||
+		pg_atomic_read_u32(&desk->state) != ZKL_DESK_ASKED)
+		return;
+	if (op->rc == ZKL_RC_CONNECTIONLOSS || op->rc == ZKL_RC_OPERATIONTIMEOUT)
+	{
+		worker.desks[i].begun = false;
+		return;
+	}
+
+	if (op->purpose == PURPOSE_INQUIRY_LIST && op->rc == ZKL_RC_OK)
+	{
+		desk->contenders = op->nnames;
+		desk->nrows = Min(op->nnames, ZKL_INQUIRY_ROWS);
+		for (int row = 0; row < desk->nrows; row++, name += strlen(name) + 1)
+		{
+			ZklOp	   *get = new_op(PURPOSE_INQUIRY_ROW, -1, now);
+			char		path[ZKL_PATH_SIZE];
+
+			memset(&desk->rows[row], 0, sizeof(desk->rows[row]));
+			strlcpy(desk->rows[row].node, name, sizeof(desk->rows[row].node));
+			get->place = i * ZKL_INQUIRY_ROWS + row;
+			get->serial = op->serial;
+			zkl_node_path(path, zkl_root, desk->name, name);
+			if (account(zkl_send_get(get, path, false), now))
+				worker.desks[i].pending++;
+		}
+	}
+	else if (op->purpose == PURPOSE_INQUIRY_ROW && op->rc == ZKL_RC_OK)
+	{
+		ZklContenderRow *row = &desk->rows[op->place % ZKL_INQUIRY_ROWS];
+
+		row->ours = zkl_nodedata_read(op->text, op->len, &row->data);
+		row->owner = op->owner;
+		row->created = op->ctime;
+		row->czxid = op->czxid;
+	}
+	if (--worker.desks[i].pending == 0)
+		answer_inquiry(i, op->purpose == PURPOSE_INQUIRY_ROW ? ZKL_RC_OK : op->rc);
 }
 
 static void
@@ -1354,6 +1610,8 @@ on_queue_reply(ZklOp *op)
 			zkl_queue_listed(queue, op->rc, op->connection, &op->listing);
 			break;
 		case ZKL_OP_OWN:
+			if (op->rc == ZKL_RC_OK)
+				read_own_data(op->slot, op->text, op->len);
 			zkl_queue_own(queue, op->rc, op->connection, op->czxid, op->owner);
 			break;
 		case ZKL_OP_PRED:
@@ -1366,30 +1624,43 @@ on_queue_reply(ZklOp *op)
 	publish(op->slot);
 }
 
+/* A watch went off: tell the machines that it was for. */
 static void
-on_node_gone(const char *path)
+on_watch_event(const char *path, bool gone)
 {
 	uint64		hash = path_hash(path);
 
 	for (int i = 0; i < zkl_shared->nentries; i++)
 	{
 		Slot	   *slot = &worker.slots[i];
-		char		own[ZKL_PATH_SIZE];
+		ZklQueue   *queue = &slot->queue;
+		const char *name = zkl_shared->entries[i].name;
+		char		watched[ZKL_PATH_SIZE];
 
-		if (slot->own_hash != hash && slot->pred_hash != hash)
-			continue;
 		if (slot->own_hash == hash)
 		{
-			zkl_node_path(own, zkl_root, zkl_shared->entries[i].name, slot->queue.node);
-			if (strcmp(own, path) == 0)
-				zkl_queue_own_gone(&slot->queue);
+			zkl_node_path(watched, zkl_root, name, queue->node);
+			if (strcmp(watched, path) != 0)
+				continue;
+			if (gone)
+				zkl_queue_own_gone(queue);
+			else
+				zkl_queue_own_changed(queue);
 		}
-		else
+		else if (slot->pred_hash == hash)
 		{
-			zkl_node_path(own, zkl_root, zkl_shared->entries[i].name, slot->queue.pred);
-			if (strcmp(own, path) == 0)
-				zkl_queue_pred_gone(&slot->queue);
+			zkl_node_path(watched, zkl_root, name, queue->pred);
+			if (strcmp(watched, path) != 0)
+				continue;
+			if (gone)
+				zkl_queue_pred_gone(queue);
+			else
+				zkl_queue_pred_changed(queue);
 		}
+		else if (slot->leases_hash == hash)
+			zkl_queue_children_changed(queue);
+		else
+			continue;
 		publish(i);
 	}
 }
@@ -1406,9 +1677,12 @@ handle(ZklOp *op)
 			return;
 		case ZKL_KIND_WATCH_GONE:
 			worker.silent_since = now;
-			on_node_gone(op->text);
+			on_watch_event(op->text, true);
 			return;
-		case ZKL_KIND_WATCH_OTHER:
+		case ZKL_KIND_WATCH_CHANGED:
+		case ZKL_KIND_WATCH_CHILDREN:
+			worker.silent_since = now;
+			on_watch_event(op->text, false);
 			return;
 		default:
 			break;
@@ -1427,6 +1701,9 @@ handle(ZklOp *op)
 		on_who_reply(op, now);
 	else if (op->purpose == PURPOSE_SUSPECT_LIST)
 		on_suspect_reply(op, now);
+	else if (op->purpose == PURPOSE_INQUIRY_LIST || op->purpose == PURPOSE_INQUIRY_ROW ||
+			 op->purpose == PURPOSE_INQUIRY)
+		on_inquiry_reply(op, now);
 	else if (op->slot >= 0)
 		on_queue_reply(op);
 	else
@@ -1456,10 +1733,15 @@ receive(void)
 	}
 }
 
+/*
+ * In two passes, what is given back first: then the deletion of a backend's last
+ * lock travels ahead of the creation for its next, which so finds it gone.
+ */
 static void
 answer_doorbell(void)
 {
 	pg_atomic_uint64 *words = zkl_doorbell_words();
+	int			nrung = 0;
 
 	for (int i = 0; i < zkl_doorbell_count(); i++)
 	{
@@ -1469,9 +1751,19 @@ answer_doorbell(void)
 			continue;
 		bits = pg_atomic_exchange_u64(&words[i], 0);
 		for (int j = 0; bits != 0; j++, bits >>= 1)
-			if (bits & 1)
-				look_at_entry(i * 64 + j);
+		{
+			int			index = i * 64 + j;
+
+			if ((bits & 1) == 0)
+				continue;
+			if (pg_atomic_read_u32(&zkl_shared->entries[index].fate) & ZKL_FATE_LET_GO)
+				look_at_entry(index);
+			else
+				worker.rung[nrung++] = index;
+		}
 	}
+	for (int i = 0; i < nrung; i++)
+		look_at_entry(worker.rung[i]);
 }
 
 /* ------------------------------------------------------------------------
@@ -1526,8 +1818,24 @@ tick(ZklTime now)
 		if (!worker.slots[i].active)
 			continue;
 		zkl_queue_tick(&worker.slots[i].queue, relist);
+		if (worker.slots[i].surrender)
+			take_away(i);
 		mark(i);
 	}
+}
+
+static void
+publish_health(void)
+{
+	ZklHealth  *health = &zkl_shared->health;
+
+	pg_atomic_write_u32(&health->connected, worker.connected);
+	pg_atomic_write_u64(&health->session, worker.session);
+	pg_atomic_write_u64(&health->timeout, worker.lease.timeout);
+	pg_atomic_write_u64(&health->node_bytes, worker.node_bytes);
+	pg_atomic_write_u64(&health->watch_bytes, worker.watch_bytes);
+	pg_atomic_write_u64(&health->in_flight, worker.in_flight);
+	pg_atomic_write_u64(&health->requests, worker.requests);
 }
 
 /* How long may the main loop sleep? */
@@ -1631,6 +1939,7 @@ initialise(void)
 	worker.slots = MemoryContextAllocZero(TopMemoryContext,
 										  zkl_shared->nentries * sizeof(Slot));
 	worker.todo = MemoryContextAlloc(TopMemoryContext, zkl_shared->nentries * sizeof(int));
+	worker.rung = MemoryContextAlloc(TopMemoryContext, zkl_shared->nentries * sizeof(int));
 	worker.log_budget = LOG_LINES_PER_TICK;
 	worker.wait_event = WaitEventExtensionNew("ZklockWorkerMain");
 
@@ -1710,7 +2019,10 @@ zklock_worker_main(Datum main_arg)
 			 pg_atomic_exchange_u32(&zkl_shared->heartbeat_wanted, 0) != 0))
 			send_heartbeat(now);
 		tick(now);
+		look_at_desks(now);
+		zkl_stats_reset_if_wanted();
 		send_wanted();
+		publish_health();
 		relay_log_lines();
 
 		if (worker.requests > MAX_REQUESTS)

@@ -19,6 +19,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -148,6 +149,58 @@ on_created_container(int rc, const char *path, const void *data)
 	on_created(rc, path, NULL, data);
 }
 
+static int
+compare_digits(const void *a, const void *b)
+{
+	const char *left = *(char *const *) a;
+	const char *right = *(char *const *) b;
+
+	return strcmp(left + strlen(left) - 10, right + strlen(right) - 10);
+}
+
+/* A contender, or a lease: what has digits to be ordered by, and fits. */
+static bool
+stands_in_queue(const char *child)
+{
+	size_t		len = strlen(child);
+	ZklContender contender;
+
+	if (len >= ZKL_NODE_SIZE || len < 10)
+		return false;
+	return zkl_contender_parse(child, &contender) ||
+		(strstr(child, "-lease-") != NULL && strspn(child + len - 10, "0123456789") == 10);
+}
+
+/* All of them into one block of memory, in their order. */
+static void
+copy_names(ZklOp *op, char *const *children, int nchildren)
+{
+	const char **sorted = malloc((nchildren + 1) * sizeof(char *));
+	size_t		size = 1;
+	char	   *to;
+
+	if (sorted == NULL)
+		return;
+	for (int i = 0; i < nchildren; i++)
+		if (stands_in_queue(children[i]))
+		{
+			sorted[op->nnames++] = children[i];
+			size += strlen(children[i]) + 1;
+		}
+	qsort(sorted, op->nnames, sizeof(char *), compare_digits);
+	to = op->names = malloc(size);
+	if (to == NULL)
+		op->nnames = 0;
+	for (int i = 0; i < op->nnames; i++)
+	{
+		size_t		len = strlen(sorted[i]) + 1;
+
+		memcpy(to, sorted[i], len);
+		to += len;
+	}
+	free(sorted);
+}
+
 static void
 on_children(int rc, const struct String_vector *children, const void *data)
 {
@@ -155,7 +208,11 @@ on_children(int rc, const struct String_vector *children, const void *data)
 
 	op->rc = rc;
 	if (rc == ZOK && children != NULL)
+	{
 		zkl_listing_read(&op->listing, children->data, children->count);
+		if (op->want_names)
+			copy_names(op, children->data, children->count);
+	}
 	deliver(op);
 }
 
@@ -226,7 +283,8 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 	}
 	else
 	{
-		op->kind = type == ZOO_DELETED_EVENT ? ZKL_KIND_WATCH_GONE : ZKL_KIND_WATCH_OTHER;
+		op->kind = type == ZOO_DELETED_EVENT ? ZKL_KIND_WATCH_GONE :
+			type == ZOO_CHILD_EVENT ? ZKL_KIND_WATCH_CHILDREN : ZKL_KIND_WATCH_CHANGED;
 		strncpy(op->text, path, sizeof(op->text) - 1);
 	}
 	deliver(op);
@@ -335,7 +393,7 @@ free_ring(ZklOp *head)
 		ZklOp	   *op = head->next;
 
 		ring_remove(op);
-		free(op);
+		zkl_op_free(op);
 	}
 }
 
@@ -436,6 +494,7 @@ zkl_op_new(ZklClient *client)
 void
 zkl_op_free(ZklOp *op)
 {
+	free(op->names);
 	free(op);
 }
 
@@ -523,10 +582,11 @@ zkl_send_create(ZklOp *op, const char *path, const char *data, int len,
 }
 
 bool
-zkl_send_list(ZklOp *op, const char *path)
+zkl_send_list(ZklOp *op, const char *path, bool watch)
 {
 	enlist(op, ZKL_KIND_LIST);
-	return sent(op, zoo_aget_children(op->client->zh, path, 0, on_children, op));
+	return sent(op, zoo_awget_children(op->client->zh, path, watch ? on_watch : NULL,
+									   op->client, on_children, op));
 }
 
 bool
@@ -552,11 +612,11 @@ zkl_send_delete(ZklOp *op, const char *path)
 }
 
 /*
- * The library does not tell its socket, and offers nothing else that makes it
- * give a silent connection up. This process has no other TCP socket.
+ * The library does not tell its socket; this process has no other TCP socket. Calls
+ * "visit" for each that is there.
  */
-void
-zkl_client_kick(void)
+static void
+visit_sockets(void (*visit) (int fd, void *arg), void *arg)
 {
 	DIR		   *dir = opendir("/proc/self/fd");
 	struct dirent *entry;
@@ -576,9 +636,42 @@ zkl_client_kick(void)
 		len = sizeof(address);
 		if (getsockname(fd, (struct sockaddr *) &address, &len) == 0 &&
 			(address.ss_family == AF_INET || address.ss_family == AF_INET6))
-			shutdown(fd, SHUT_RDWR);
+			visit(fd, arg);
 	}
 	closedir(dir);
+}
+
+static void
+cut_socket(int fd, void *arg)
+{
+	(void) arg;
+	shutdown(fd, SHUT_RDWR);
+}
+
+/* Nothing else makes the library give a silent connection up. */
+void
+zkl_client_kick(void)
+{
+	visit_sockets(cut_socket, NULL);
+}
+
+static void
+ask_peer(int fd, void *arg)
+{
+	struct sockaddr_in peer;
+	socklen_t	len = sizeof(peer);
+
+	if (getpeername(fd, (struct sockaddr *) &peer, &len) == 0 && peer.sin_family == AF_INET)
+		*(uint64_t *) arg = (uint64_t) ntohl(peer.sin_addr.s_addr) << 16 | ntohs(peer.sin_port);
+}
+
+uint64_t
+zkl_client_peer(void)
+{
+	uint64_t	peer = 0;
+
+	visit_sockets(ask_peer, &peer);
+	return peer;
 }
 
 const char *

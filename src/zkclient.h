@@ -37,8 +37,9 @@ typedef enum ZklOpKind
 	ZKL_KIND_DELETE,
 	ZKL_KIND_AUTH,				/* outcome of the credentials */
 	ZKL_KIND_SESSION,			/* event: see "event" */
-	ZKL_KIND_WATCH_GONE,		/* event: the node at "path" was deleted */
-	ZKL_KIND_WATCH_OTHER		/* event: created or changed */
+	ZKL_KIND_WATCH_GONE,		/* event: the node at "text" was deleted */
+	ZKL_KIND_WATCH_CHANGED,		/* event: its data was changed */
+	ZKL_KIND_WATCH_CHILDREN		/* event: its children changed */
 } ZklOpKind;
 
 typedef enum ZklSessionEvent
@@ -50,7 +51,7 @@ typedef enum ZklSessionEvent
 } ZklSessionEvent;
 
 /* Room for a node's path and for a node's data. */
-#define ZKL_OP_TEXT_SIZE	1024
+#define ZKL_OP_TEXT_SIZE	1120
 
 _Static_assert(ZKL_OP_TEXT_SIZE >= ZKL_PATH_SIZE && ZKL_OP_TEXT_SIZE >= ZKL_NODEDATA_SIZE,
 			   "a reply's text may not fit");
@@ -78,7 +79,11 @@ typedef struct ZklOp
 	int64_t		mzxid;
 	int64_t		owner;			/* ephemeralOwner */
 	int64_t		ctime;			/* ms since 1970, the leader's clock */
-	ZklListing	listing;		/* LIST; uuid and mode are the caller's */
+	char	   *names;			/* LIST with want_names: the contenders, in order,
+								 * each with its terminator; malloc'ed */
+	int			nnames;
+	bool		want_names;		/* the caller's */
+	ZklListing	listing;		/* LIST; uuid, mode and beside are the caller's */
 	int			len;			/* GET: bytes in text */
 	char		text[ZKL_OP_TEXT_SIZE];	/* CREATE: the node's name. GET: data,
 										 * cut. WATCH_*: its path. */
@@ -131,7 +136,7 @@ extern ZklOp *zkl_op_new(ZklClient *client);
 /* "creator_only": all rights for our credentials, none for anybody else. */
 extern bool zkl_send_create(ZklOp *op, const char *path, const char *data, int len,
 							int flags, bool creator_only);
-extern bool zkl_send_list(ZklOp *op, const char *path);
+extern bool zkl_send_list(ZklOp *op, const char *path, bool watch);
 
 /*
  * A watch is set with get, not with exists: exists on a node that is gone would
@@ -144,6 +149,9 @@ extern bool zkl_send_delete(ZklOp *op, const char *path);
 /* Shut the library's TCP socket down: it reconnects to the next server at
  * once, instead of after 2/3 of the timeout. */
 extern void zkl_client_kick(void);
+
+/* The server that the socket is connected to, if it is IPv4: address << 16 | port. */
+extern uint64_t zkl_client_peer(void);
 
 /* Lines that the library logged, oldest first; false when there are none.
  * "severity": 'E'rror, 'W'arning, 'I'nformation. */

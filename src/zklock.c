@@ -85,6 +85,13 @@ int			zkl_commit_margin = 250;
  */
 int			zkl_idle_loss = ZKL_IDLE_TERMINATE;
 
+/*
+ * What a holder does when another ZooKeeper client asks for its lock, as Curator's
+ * Revoker does: nothing but a line in the log, or give it up, which aborts the
+ * transaction. Reload.
+ */
+int			zkl_on_revoke = ZKL_REVOKE_IGNORE;
+
 /* Holds, waits and locks on their way out, of the whole server. Start. */
 int			zkl_max_locks = 1024;
 
@@ -97,6 +104,12 @@ static const struct config_enum_entry acl_options[] = {
 static const struct config_enum_entry idle_loss_options[] = {
 	{"terminate", ZKL_IDLE_TERMINATE, false},
 	{"doom", ZKL_IDLE_DOOM, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry on_revoke_options[] = {
+	{"ignore", ZKL_REVOKE_IGNORE, false},
+	{"abort", ZKL_REVOKE_ABORT, false},
 	{NULL, 0, false}
 };
 
@@ -197,6 +210,11 @@ define_settings(void)
 							 "What to do with a backend that is idle in a transaction when its lock is lost.",
 							 NULL, &zkl_idle_loss, ZKL_IDLE_TERMINATE, idle_loss_options,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("zklock.on_revoke",
+							 "What to do when another ZooKeeper client asks for a lock that is held here.",
+							 "Curator writes __REVOKE__ into the node of a lock to ask for it.",
+							 &zkl_on_revoke, ZKL_REVOKE_IGNORE, on_revoke_options,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("zklock.max_locks",
 							"How many locks this server can hold and wait for at a time.",
 							NULL, &zkl_max_locks, 1024, 16, 100000,

@@ -36,6 +36,12 @@ typedef enum ZklIdleLoss
 	ZKL_IDLE_DOOM
 } ZklIdleLoss;
 
+typedef enum ZklOnRevoke
+{
+	ZKL_REVOKE_IGNORE,
+	ZKL_REVOKE_ABORT
+} ZklOnRevoke;
+
 /* Settings; doc/reference.md has a paragraph for each. Times are in ms. */
 extern char *zkl_hosts;
 extern char *zkl_root;
@@ -47,6 +53,7 @@ extern int	zkl_server_tick_time;
 extern int	zkl_acquire_timeout;
 extern int	zkl_commit_margin;
 extern int	zkl_idle_loss;
+extern int	zkl_on_revoke;
 extern int	zkl_max_locks;
 
 #endif							/* ZKL_ZKLOCK_H */

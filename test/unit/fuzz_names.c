@@ -183,6 +183,7 @@ fuzz_data(const char *bytes, size_t size)
 	must_be_clean(data.user, sizeof(data.user));
 	must_be_clean(data.application, sizeof(data.application));
 	must_be_clean(data.since, sizeof(data.since));
+	must_be_clean(data.breaker, sizeof(data.breaker));
 	MUST(data.pid >= 0);
 
 	len = zkl_nodedata_write(&data, first);
@@ -193,6 +194,7 @@ fuzz_data(const char *bytes, size_t size)
 	MUST(strcmp(data.user, again.user) == 0);
 	MUST(strcmp(data.application, again.application) == 0);
 	MUST(strcmp(data.since, again.since) == 0);
+	MUST(strcmp(data.breaker, again.breaker) == 0 && data.leases == again.leases);
 	MUST(data.pid == again.pid);
 	MUST(zkl_nodedata_write(&again, second) == len && memcmp(first, second, len) == 0);
 }

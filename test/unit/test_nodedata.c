@@ -67,7 +67,8 @@ all_clean(const ZklNodeData *d)
 		is_clean(d->database, sizeof(d->database)) &&
 		is_clean(d->user, sizeof(d->user)) &&
 		is_clean(d->application, sizeof(d->application)) &&
-		is_clean(d->since, sizeof(d->since)) && d->pid >= 0;
+		is_clean(d->since, sizeof(d->since)) &&
+		is_clean(d->breaker, sizeof(d->breaker)) && d->pid >= 0 && d->leases >= 0;
 }
 
 static bool
@@ -77,7 +78,8 @@ same(const ZklNodeData *a, const ZklNodeData *b)
 		strcmp(a->database, b->database) == 0 &&
 		strcmp(a->user, b->user) == 0 &&
 		strcmp(a->application, b->application) == 0 &&
-		strcmp(a->since, b->since) == 0;
+		strcmp(a->since, b->since) == 0 &&
+		strcmp(a->breaker, b->breaker) == 0 && a->leases == b->leases;
 }
 
 static void
@@ -99,6 +101,13 @@ test_write(void)
 			  "\"user\":\"app\",\"application\":\"psql\","
 			  "\"since\":\"2026-08-01T12:00:00.000000+02:00\"}", "a full object");
 	CHECK_INT((int64_t) len, (int64_t) strlen(buf), "and its length");
+	memset(&d, 0, sizeof(d));
+	strcpy(d.server, "db1");
+	strcpy(d.breaker, "user \"dba\"");
+	d.leases = 3;
+	write_data(&d, buf);
+	CHECK_STR(buf, "{\"server\":\"db1\",\"breaker\":\"user \\\"dba\\\"\",\"leases\":3}",
+			  "who breaks it, and a semaphore's leases");
 
 	memset(&d, 0, sizeof(d));
 	write_data(&d, buf);
@@ -421,6 +430,7 @@ test_round_trip(void)
 		random_text(&seed, d.user, sizeof(d.user), clean);
 		random_text(&seed, d.application, sizeof(d.application), clean);
 		random_text(&seed, d.since, sizeof(d.since), clean);
+		random_text(&seed, d.breaker, sizeof(d.breaker), clean);
 		d.pid = (int) check_between(&seed, 0, INT_MAX);
 
 		len = write_data(&d, buf);

@@ -424,6 +424,98 @@ test_cancel(void)
 	CHECK_INT(zkl_queue_wanted(&queue), ZKL_OP_DELETE, "but is tried again");
 }
 
+#define WRITER_A "_c_" UUID_A "-__WRIT__0000000007"
+#define READER_A "_c_" UUID_A "-__READ__0000000007"
+#define WRITER_B "_c_bbbbbbbb-bbbb-4bbb-8bbb-bbbbbbbbbbbb-__WRIT__0000000007"
+#define READER_C "_c_cccccccc-cccc-4ccc-8ccc-cccccccccccc-__READ__0000000003"
+
+static ZklListing
+listing_as(ZklMode mode, const char *beside, char *child, char *other)
+{
+	ZklListing	result;
+	char	   *children[] = {child, other};
+
+	memset(&result, 0, sizeof(result));
+	strcpy(result.uuid, UUID_A);
+	result.mode = mode;
+	strcpy(result.beside, beside);
+	zkl_listing_read(&result, children, other != NULL ? 2 : 1);
+	return result;
+}
+
+/* A machine of the given mode whose create has been answered. */
+static ZklQueue
+created_as(ZklMode mode, const char *beside, const char *node)
+{
+	ZklQueue	queue;
+
+	zkl_queue_init(&queue, mode, false);
+	zkl_queue_set_leases(&queue, 1);
+	zkl_queue_set_beside(&queue, beside);
+	zkl_queue_connected(&queue, 1, SESSION);
+	send_all(&queue);
+	zkl_queue_created(&queue, ZKL_RC_OK, node, 100, SESSION);
+	return queue;
+}
+
+static void
+test_shared(void)
+{
+	ZklQueue	queue;
+	ZklListing	l;
+
+	queue = created_as(ZKL_MODE_READ, "", READER_A);
+	l = listing_as(ZKL_MODE_READ, "", READER_A, READER_C);
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.state, ZKL_QUEUE_GRANTED, "readers hold together");
+
+	queue = created_as(ZKL_MODE_WRITE, "", WRITER_A);
+	l = listing_as(ZKL_MODE_WRITE, "", WRITER_A, READER_C);
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.state, ZKL_QUEUE_QUEUED, "a writer waits for a reader");
+	send_all(&queue);
+	zkl_queue_own(&queue, ZKL_RC_OK, 1, 100, SESSION);
+	zkl_queue_pred(&queue, ZKL_RC_OK, 1);
+	zkl_queue_pred_gone(&queue);
+	CHECK_INT(zkl_queue_wanted(&queue), ZKL_OP_LIST, "behind_a_reader_it_lists_again");
+
+	/* the writer's own digits, and the write node in the same listing */
+	queue = created_as(ZKL_MODE_READ, WRITER_B, READER_A);
+	l = listing_as(ZKL_MODE_READ, WRITER_B, READER_A, WRITER_B);
+	CHECK_INT(l.trouble, ZKL_TROUBLE_NONE, "equal digits of a downgrade are no trouble");
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.state, ZKL_QUEUE_GRANTED, "downgrade beside the write node");
+
+	queue = created_as(ZKL_MODE_READ, WRITER_B, READER_A);
+	l = listing_as(ZKL_MODE_READ, WRITER_B, READER_A, NULL);
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.state, ZKL_QUEUE_DELETING, "downgrade_without_the_write_node_is_refused");
+	CHECK_INT(queue.trouble, ZKL_TROUBLE_NO_WRITER, "and says why");
+
+	queue = created_as(ZKL_MODE_READ, WRITER_B, READER_A);
+	zkl_queue_session_gone(&queue);
+	CHECK_INT(queue.state, ZKL_QUEUE_ENDED, "downgrade_does_not_outlive_the_zookeeper_session");
+
+	/* leases: all children count, and the directory is watched */
+	queue = created_as(ZKL_MODE_LEASE, "", "_c_" UUID_A "-lease-0000000009");
+	l = listing_as(ZKL_MODE_LEASE, "", "_c_" UUID_A "-lease-0000000009", "junk");
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.state, ZKL_QUEUE_QUEUED, "a foreign child takes a lease, as in Curator");
+	CHECK_INT(send_all(&queue), ZKL_OP_OWN, "who waits for a lease watches its own node");
+	zkl_queue_children_changed(&queue);
+	CHECK_INT(send_all(&queue), ZKL_OP_LIST, "and lists when the directory changes");
+	l = listing_as(ZKL_MODE_LEASE, "", "_c_" UUID_A "-lease-0000000009", NULL);
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.state, ZKL_QUEUE_GRANTED, "a lease is free");
+
+	/* a watch that went off for a change is set again */
+	queue = held();
+	zkl_queue_own_changed(&queue);
+	CHECK_INT(zkl_queue_wanted(&queue), ZKL_OP_OWN, "own_node_written_to_is_watched_again");
+	zkl_queue_surrender(&queue);
+	CHECK_INT(queue.result, ZKL_RESULT_LOST, "a lock that is taken away is lost");
+}
+
 /* ------------------------------------------------------------------------
  * Random orders
  * ------------------------------------------------------------------------
@@ -433,6 +525,15 @@ test_cancel(void)
 #define MACHINES	4			/* of each client */
 #define NODES		64
 #define PACKETS		256
+#define LEASES		2
+
+/* What the machines ask for: each a run of its own. */
+typedef enum Flavour
+{
+	MUTEX,
+	SHARED,						/* all modes, and downgrades */
+	SEMAPHORE
+} Flavour;
 
 typedef struct SimNode
 {
@@ -441,16 +542,20 @@ typedef struct SimNode
 	int64_t		czxid;
 	int64_t		deleted;		/* zxid, 0 = not */
 	int64_t		owner;
-	uint32_t	watchers;		/* bit per client */
+	bool		downgraded;		/* may come late, and then is not granted */
+	unsigned	watchers;		/* bit per client */
 } SimNode;
 
-/* A request on its way there, or a reply or event on its way back. */
+/* A request on its way there, or a reply or event on its way back: */
+typedef enum PacketKind
+{
+	REQUEST, REPLY, NODE_GONE, NODE_CHANGED, CHILDREN_CHANGED, CONNECTED, DISCONNECTED, EXPIRED
+} PacketKind;
+
 typedef struct Packet
 {
-	enum
-	{
-		REQUEST, REPLY, NODE_GONE, CONNECTED, DISCONNECTED, EXPIRED
-	}			kind;
+	PacketKind	kind;
+	bool		sequential;
 	int			machine;
 	uint32_t	serial;
 	uint32_t	op;
@@ -499,13 +604,16 @@ static struct
 	int64_t		next_digits;
 	int64_t		next_session;
 	uint64_t	next_uuid;
+	Flavour		flavour;
 	bool		directory;
+	unsigned	child_watchers;
 	bool		quiet;			/* no more faults */
 	SimNode		nodes[NODES];
 	SimClient	clients[CLIENTS];
 	int64_t		grants;
 	int64_t		faults;
 	int64_t		fast_grants;
+	int64_t		downgrades;
 	int			violations;
 	char		first_violation[256];
 	int64_t		step;
@@ -564,8 +672,29 @@ find_node(const char *name)
 	return NULL;
 }
 
+/* Tell those who watch the node, or the directory when node is NULL. */
+static void
+fire(unsigned *watchers, PacketKind kind, const char *name)
+{
+	for (int c = 0; c < CLIENTS; c++)
+	{
+		Packet	   *event;
+
+		if ((*watchers & (1u << c)) == 0)
+			continue;
+		/* a client that is away gets it from SetWatches when it comes back */
+		event = push(&sim.clients[c].from_server);
+		event->kind = kind;
+		event->zxid = sim.zxid;
+		if (name != NULL)
+			strcpy(event->name, name);
+	}
+	*watchers = 0;
+}
+
+/* "sequential": the directory's counter is appended, which each create moves. */
 static SimNode *
-create_node(const char *prefix, int64_t owner)
+create_node(const char *prefix, bool sequential, int64_t owner)
 {
 	for (int i = 0; i < NODES; i++)
 	{
@@ -575,9 +704,15 @@ create_node(const char *prefix, int64_t owner)
 			continue;
 		memset(node, 0, sizeof(*node));
 		node->exists = true;
-		snprintf(node->name, sizeof(node->name), "%s%010" PRId64, prefix, sim.next_digits++);
+		if (sequential)
+			snprintf(node->name, sizeof(node->name), "%s%010" PRId64, prefix, sim.next_digits);
+		else
+			strcpy(node->name, prefix);
+		sim.next_digits++;
+		node->downgraded = !sequential;
 		node->czxid = ++sim.zxid;
 		node->owner = owner;
+		fire(&sim.child_watchers, CHILDREN_CHANGED, NULL);
 		return node;
 	}
 	return NULL;
@@ -588,19 +723,8 @@ delete_node(SimNode *node)
 {
 	node->exists = false;
 	node->deleted = ++sim.zxid;
-	for (int c = 0; c < CLIENTS; c++)
-	{
-		Packet	   *event;
-
-		if ((node->watchers & (1u << c)) == 0)
-			continue;
-		/* a client that is away gets it from SetWatches when it comes back */
-		event = push(&sim.clients[c].from_server);
-		event->kind = NODE_GONE;
-		event->zxid = sim.zxid;
-		strcpy(event->name, node->name);
-	}
-	node->watchers = 0;
+	fire(&node->watchers, NODE_GONE, node->name);
+	fire(&sim.child_watchers, CHILDREN_CHANGED, NULL);
 }
 
 /* The server executes one request and answers, or does not. */
@@ -623,7 +747,8 @@ execute(int c, Packet *request, bool answer)
 		case ZKL_OP_CREATE:
 			if (!sim.directory)
 				reply.rc = ZKL_RC_NONODE;
-			else if ((node = create_node(request->name, client->session)) == NULL)
+			else if ((node = create_node(request->name, request->sequential,
+										 client->session)) == NULL)
 				reply.rc = ZKL_RC_THROTTLED;
 			else
 			{
@@ -649,6 +774,8 @@ execute(int c, Packet *request, bool answer)
 					if (sim.nodes[i].exists)
 						children[n++] = sim.nodes[i].name;
 				zkl_listing_read(&reply.listing, children, n);
+				if (answer && request->listing.mode == ZKL_MODE_LEASE)
+					sim.child_watchers |= 1u << c;
 				break;
 			}
 		case ZKL_OP_OWN:
@@ -734,6 +861,7 @@ expire(int c)
 			delete_node(&sim.nodes[i]);
 	for (int i = 0; i < NODES; i++)
 		sim.nodes[i].watchers &= ~(1u << c);
+	sim.child_watchers &= ~(1u << c);
 }
 
 /* Is the machine's node still there, at the servers? */
@@ -781,12 +909,17 @@ check_machine(int c, int m, int64_t zxid)
 					violation("step %" PRId64 ": granted a node known to be deleted", sim.step);
 				continue;
 			}
-			if (sim.nodes[i].exists && zkl_contender_parse(sim.nodes[i].name, &other) &&
+			if (sim.flavour != SEMAPHORE &&
+				sim.nodes[i].exists && !sim.nodes[i].downgraded && zkl_contender_parse(sim.nodes[i].name, &other) &&
+				zkl_mode_conflicts(queue->mode, other.kind) &&
 				other.digits < own.digits && its_node(machine) != NULL)
 				violation("step %" PRId64 ": granted %s behind %s", sim.step, queue->node,
 						  sim.nodes[i].name);
 		}
 	}
+	if (queue->state == ZKL_QUEUE_GRANTED && machine->seen != ZKL_QUEUE_GRANTED &&
+		queue->beside[0] != '\0')
+		sim.downgrades++;
 	machine->seen = queue->state;
 
 	if (queue->state == ZKL_QUEUE_ENDED)
@@ -799,10 +932,18 @@ check_machine(int c, int m, int64_t zxid)
 		machine->serial++;
 }
 
+static bool
+may_hold_together(const ZklQueue *a, const ZklQueue *b)
+{
+	return (a->mode == ZKL_MODE_READ && b->mode == ZKL_MODE_READ) ||
+		strcmp(a->beside, b->node) == 0 || strcmp(b->beside, a->node) == 0;
+}
+
 static void
 check_exclusion(void)
 {
-	int			holders = 0;
+	ZklQueue   *holders[CLIENTS * MACHINES];
+	int			n = 0;
 
 	for (int c = 0; c < CLIENTS; c++)
 		for (int m = 0; m < MACHINES; m++)
@@ -811,10 +952,19 @@ check_exclusion(void)
 
 			if (machine->active && machine->queue.state == ZKL_QUEUE_GRANTED &&
 				its_node(machine) != NULL)
-				holders++;
+				holders[n++] = &machine->queue;
 		}
-	if (holders > 1)
-		violation("step %" PRId64 ": %d holders with nodes", sim.step, holders);
+	if (sim.flavour == SEMAPHORE)
+	{
+		if (n > LEASES)
+			violation("step %" PRId64 ": %d leases with nodes", sim.step, n);
+		return;
+	}
+	for (int i = 0; i < n; i++)
+		for (int j = 0; j < i; j++)
+			if (!may_hold_together(holders[i], holders[j]))
+				violation("step %" PRId64 ": %s and %s hold together", sim.step,
+						  holders[i]->node, holders[j]->node);
 }
 
 static void
@@ -849,13 +999,18 @@ send_wanted(int c)
 			packet->op = bit;
 			packet->connection = client->connection;
 			if (bit == ZKL_OP_CREATE)
+			{
 				zkl_node_prefix(packet->name, queue->uuid, queue->mode);
+				strcat(packet->name, zkl_node_digits(queue->beside));
+				packet->sequential = queue->beside[0] == '\0';
+			}
 			else if (bit == ZKL_OP_PRED)
 				strcpy(packet->name, queue->pred);
 			else
 				strcpy(packet->name, queue->node);
 			strcpy(packet->listing.uuid, queue->uuid);
 			packet->listing.mode = queue->mode;
+			strcpy(packet->listing.beside, queue->beside);
 			zkl_queue_sent(queue, bit);
 		}
 	}
@@ -942,6 +1097,15 @@ deliver(int c)
 						sim.fast_grants++;
 				}
 				break;
+			case NODE_CHANGED:
+				if (strcmp(packet.name, machine->queue.node) == 0)
+					zkl_queue_own_changed(&machine->queue);
+				else if (strcmp(packet.name, machine->queue.pred) == 0)
+					zkl_queue_pred_changed(&machine->queue);
+				break;
+			case CHILDREN_CHANGED:
+				zkl_queue_children_changed(&machine->queue);
+				break;
 			case CONNECTED:
 				zkl_queue_connected(&machine->queue, client->connection, client->session);
 				break;
@@ -959,6 +1123,64 @@ deliver(int c)
 	}
 }
 
+/* The write hold of this client that a downgrade could start from, or NULL. */
+static SimMachine *
+find_writer(SimClient *client)
+{
+	for (int m = 0; m < MACHINES; m++)
+		if (client->machines[m].active &&
+			client->machines[m].queue.mode == ZKL_MODE_WRITE &&
+			client->machines[m].queue.state == ZKL_QUEUE_GRANTED)
+			return &client->machines[m];
+	return NULL;
+}
+
+/* Does anybody queue? At a semaphore a mutex lets in one at a time. */
+static bool
+somebody_waits(void)
+{
+	for (int c = 0; c < CLIENTS; c++)
+		for (int m = 0; m < MACHINES; m++)
+			if (sim.clients[c].machines[m].active &&
+				sim.clients[c].machines[m].queue.state != ZKL_QUEUE_GRANTED)
+				return true;
+	return false;
+}
+
+static void
+begin_request(SimClient *client, SimMachine *machine)
+{
+	SimMachine *writer = find_writer(client);
+	ZklMode		mode = sim.flavour == SEMAPHORE ? ZKL_MODE_LEASE :
+		sim.flavour == MUTEX ? ZKL_MODE_EXCLUSIVE : (ZklMode) random_below(3);
+	bool		downgrade = sim.flavour == SHARED && writer != NULL && random_below(2) == 0;
+
+	machine->active = true;
+	machine->serial++;
+	machine->seen = ZKL_QUEUE_NEW;
+	zkl_queue_init(&machine->queue, downgrade ? ZKL_MODE_READ : mode,
+				   !downgrade && random_below(4) == 0);
+	zkl_queue_set_leases(&machine->queue, LEASES);
+	if (downgrade)
+		zkl_queue_set_beside(&machine->queue, writer->queue.node);
+}
+
+/* Who gives a write hold up while it is being downgraded gives both up. */
+static void
+abandon(SimClient *client, SimMachine *machine)
+{
+	for (int m = 0; m < MACHINES; m++)
+	{
+		ZklQueue   *other = &client->machines[m].queue;
+
+		if (client->machines[m].active && !other->abandoned && machine->queue.node[0] != '\0' &&
+			strcmp(other->beside, machine->queue.node) == 0 &&
+			other->state != ZKL_QUEUE_GRANTED)
+			zkl_queue_abandon(other);
+	}
+	zkl_queue_abandon(&machine->queue);
+}
+
 /* What a backend does: ask, let go, give up. */
 static void
 owner_step(int c)
@@ -969,22 +1191,24 @@ owner_step(int c)
 
 	if (!machine->active)
 	{
-		if (sim.quiet)
+		if (sim.quiet || (sim.flavour == SEMAPHORE && somebody_waits()))
 			return;
-		machine->active = true;
-		machine->serial++;
-		machine->seen = ZKL_QUEUE_NEW;
-		zkl_queue_init(&machine->queue, ZKL_MODE_EXCLUSIVE, random_below(4) == 0);
+		begin_request(client, machine);
 		if (client->believes)
 			zkl_queue_connected(&machine->queue, client->connection, client->session);
 	}
+	else if (sim.flavour == SHARED && !sim.quiet && machine->queue.mode == ZKL_MODE_WRITE &&
+			 machine->queue.state == ZKL_QUEUE_GRANTED && random_below(4) > 0)
+		return;					/* it stays, to be downgraded */
 	else if (machine->queue.result != ZKL_RESULT_NONE ||
 			 machine->queue.state == ZKL_QUEUE_GRANTED || random_below(20) == 0)
 	{
 		if (!machine->queue.abandoned)
-			zkl_queue_abandon(&machine->queue);
+			abandon(client, machine);
 	}
-	check_machine(c, m, 0);
+	for (m = 0; m < MACHINES; m++)
+		if (client->machines[m].active)
+			check_machine(c, m, 0);
 }
 
 static void
@@ -995,7 +1219,7 @@ fault_step(void)
 
 	for (int n = 0; n < NODES && !sim.nodes[i].exists; n++)
 		i = (i + 1) % NODES;
-	switch (random_below(6))
+	switch (random_below(7))
 	{
 		case 0:
 		case 1:
@@ -1016,7 +1240,17 @@ fault_step(void)
 		case 4:
 			/* a foreign contender comes */
 			if (sim.directory)
-				(void) create_node("feedfacefeedface__lock__", -1);
+				(void) create_node(sim.flavour == SHARED && random_below(2) ?
+								   "feedfacefeedface__rlock__" : "feedfacefeedface__lock__",
+								   true, -1);
+			break;
+		case 6:
+			/* somebody writes into a node */
+			if (sim.nodes[i].exists)
+			{
+				sim.zxid++;
+				fire(&sim.nodes[i].watchers, NODE_CHANGED, sim.nodes[i].name);
+			}
 			break;
 		case 5:
 			/* the reaper */
@@ -1099,11 +1333,13 @@ count_left(void)
 }
 
 static void
-test_random_orders(int64_t steps, uint64_t seed)
+test_random_orders(Flavour flavour, int64_t steps, uint64_t seed)
 {
+	static const char *const names[] = {"mutex", "shared", "semaphore"};
 	int			unfinished = 0;
 
 	memset(&sim, 0, sizeof(sim));
+	sim.flavour = flavour;
 	sim.rng = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
 	for (int c = 0; c < CLIENTS; c++)
 	{
@@ -1125,15 +1361,17 @@ test_random_orders(int64_t steps, uint64_t seed)
 			unfinished++;
 	}
 
-	CHECK_INT(sim.violations, 0, "random_orders_break_no_invariant");
+	CHECK(sim.violations == 0, "%s: random_orders_break_no_invariant", names[flavour]);
 	if (sim.violations > 0)
 		printf("# seed %" PRIu64 ": %s\n", seed, sim.first_violation);
-	CHECK_INT(unfinished, 0, "after_the_storm_every_request_ends_and_no_node_is_left");
-	CHECK(sim.grants > steps / 10000 && sim.fast_grants > 0 && sim.faults > steps / 1000,
-		  "the_random_orders_were_worth_it");
-	printf("# seed %" PRIu64 ": %" PRId64 " steps, %" PRId64 " grants (%" PRId64
-		   " without a listing), %" PRId64 " faults\n",
-		   seed, sim.step, sim.grants, sim.fast_grants, sim.faults);
+	CHECK(unfinished == 0, "%s: after_the_storm_every_request_ends_and_no_node_is_left",
+		  names[flavour]);
+	CHECK(sim.grants > steps / 10000 && sim.faults > steps / 1000 &&
+		  (flavour != MUTEX || sim.fast_grants > 0) && (flavour != SHARED || sim.downgrades > 0),
+		  "%s: the_random_orders_were_worth_it", names[flavour]);
+	printf("# %s, seed %" PRIu64 ": %" PRId64 " steps, %" PRId64 " grants (%" PRId64
+		   " without a listing, %" PRId64 " downgrades), %" PRId64 " faults\n", names[flavour],
+		   seed, sim.step, sim.grants, sim.fast_grants, sim.downgrades, sim.faults);
 	for (int c = 0; c < CLIENTS; c++)
 	{
 		free(sim.clients[c].to_server.packets);
@@ -1155,6 +1393,9 @@ main(void)
 	test_predecessor();
 	test_loss();
 	test_cancel();
-	test_random_orders(steps ? atoll(steps) : 2000000, seed ? (uint64_t) atoll(seed) : 1);
+	test_shared();
+	for (Flavour flavour = MUTEX; flavour <= SEMAPHORE; flavour++)
+		test_random_orders(flavour, steps ? atoll(steps) : 1000000,
+						   seed ? (uint64_t) atoll(seed) : 1);
 	return check_done();
 }
