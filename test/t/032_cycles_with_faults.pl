@@ -1,6 +1,6 @@
-# Many acquires and releases by several connections while the network breaks at random
-# moments: cut, frozen, its answers lost, for shorter and for longer than T. However each of
-# them ends, it ends; nobody holds beside another; the worker lives; nothing is left.
+# Many acquires and releases, in all modes, by several connections while the network breaks at
+# random moments: cut, frozen, its answers lost, for shorter and for longer than T. However each of
+# them ends, it ends; nobody holds beside another who must not; the worker lives; nothing is left.
 #
 #	test/run [--asan | --valgrind] 032_cycles_with_faults.pl
 #
@@ -29,25 +29,37 @@ my $worker = $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHE
 my $postmaster = PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/postmaster.pid');
 $postmaster =~ s/\n.*//s;
 
-my (%count, @complaints, %holder);
+my (%count, @complaints);
+my $contender = qr/(?:-lock-|__READ__|__WRIT__|-lease-)\d{10}$/;
 sub complain { my ($text) = @_; push @complaints, $text; return; }
 sub pick { return $_[ int rand @_ ]; }
 
-# What a client does: the lock is held for the time between two answers of his.
+# What clients do: take a lock in some mode, or a lease of a semaphore of two, keep it for a while,
+# and ask for its token and give it back at once.
 my @clients = map { { number => $_ } } 1 .. CLIENTS;
 
 sub start_cycle
 {
 	my ($client) = @_;
 	$client->{session} //= ZkTest::Session->new($node, name => "client $client->{number}");
-	$client->{lock} = pick('cycles/one', 'cycles/two', "cycles/of $client->{number}", "cycles/new $count{started}/x");
+	$count{started}++;
 	my $timeout = pick(20, 300, 3000);
-	my $call = rand() < 0.3 ? "zk_lock_try_acquire('$client->{lock}')"
-	  : "zk_lock_acquire('$client->{lock}', timeout => '$timeout ms')";
+	my ($try, $call) = (rand() < 0.3);
+	if (rand() < 0.1)
+	{
+		@$client{qw(lock mode)} = ('cycles/semaphore', 'lease');
+		$call = $try ? q{zk_semaphore_try_acquire('cycles/semaphore', 2)} : "zk_semaphore_acquire('cycles/semaphore', 2, '$timeout ms')";
+	}
+	else
+	{
+		$client->{mode} = pick('exclusive', 'exclusive', 'read', 'write');
+		$client->{lock} = pick('cycles/one', 'cycles/one', 'cycles/two', "cycles/of $client->{number}", "cycles/new $count{started}/x");
+		$call = $try ? "zk_lock_try_acquire('$client->{lock}', '$client->{mode}')"
+		  : "zk_lock_acquire('$client->{lock}', '$client->{mode}', '$timeout ms')";
+	}
 	$client->{session}->send((rand() < 0.2 ? 'SET statement_timeout = ' . pick(10, 100, 1000) . ';' : '') . "SELECT $call");
 	$client->{step} = 'acquire';
 	$client->{since} = time;
-	$count{started}++;
 	return;
 }
 
@@ -56,6 +68,37 @@ sub give_up
 	my ($client) = @_;
 	$client->{step} = 'give up';
 	$client->{session}->send('RESET statement_timeout; SELECT zk_lock_release_all()');
+	return;
+}
+
+# Those who must not hold together. Whoever was seen to hold when the other one was granted says in
+# his next answer whether he did all the time.
+sub look_for_overlaps
+{
+	my ($client) = @_;
+	my @others = grep { $_ != $client && $_->{step} eq 'hold' && $_->{lock} eq $client->{lock} } @clients;
+	if ($client->{mode} eq 'lease')
+	{
+		$_->{beside} = $client->{number} foreach @others > 1 ? @others : ();
+		return;
+	}
+	foreach my $other (@others)
+	{
+		$other->{beside} = $client->{number} unless $client->{mode} eq 'read' && $other->{mode} eq 'read';
+		$count{'read together'}++ if $client->{mode} eq 'read' && $other->{mode} eq 'read';
+	}
+	return;
+}
+
+sub let_go
+{
+	my ($client) = @_;
+	my $lock = $client->{lock};
+	$client->{step} = 'release';
+	$client->{since} = time;
+	$client->{session}->send('RESET statement_timeout; '
+		  . ($client->{mode} eq 'lease' ? "SELECT true; SELECT zk_semaphore_release('$lock')"
+			: "SELECT zk_fencing_token('$lock') = $client->{token}; SELECT zk_lock_release('$lock')"));
 	return;
 }
 
@@ -80,14 +123,18 @@ sub go_on
 			give_up($client);
 			return 0;
 		}
-		$client->{step} = 'release';
-		$client->{session}->send("RESET statement_timeout; SELECT zk_fencing_token('$client->{lock}') = $answer; SELECT zk_lock_release('$client->{lock}')");
+		look_for_overlaps($client);
+		@$client{qw(step token beside until)} = ('hold', $answer, 0, time + rand pick(0, 0.02, 0.1));
 		return 0;
 	}
 	if ($step eq 'release')
 	{
 		$count{ $answer =~ /^t\nt$/ ? 'released' : 'lost' }++;
 		complain("release: $answer") unless $answer =~ /^t\nt$/ || $answer =~ /ERROR:  ZK001:/;
+		complain("clients $client->{number} ($client->{mode}) and $client->{beside} held $client->{lock} together")
+		  if $client->{beside} && $answer =~ /^t\n/ && $client->{mode} ne 'lease';
+		complain("more than two leases with those of $client->{number} and $client->{beside}")
+		  if $client->{beside} && $answer =~ /^t\nt$/ && $client->{mode} eq 'lease';
 		return 1 if $answer =~ /^t\nt$/;
 		give_up($client);
 		return 0;
@@ -138,7 +185,11 @@ while (($over < $cycles || $decks < 1 || @deck || $fault ne '') && time < $until
 	my $moved = 0;
 	foreach my $client (@clients)
 	{
-		if ($client->{session}->answered)
+		if ($client->{step} eq 'hold')
+		{
+			let_go($client) if time >= $client->{until};
+		}
+		elsif ($client->{session}->answered)
 		{
 			$moved = 1;
 			$client->{since} = time;
@@ -154,12 +205,12 @@ while (($over < $cycles || $decks < 1 || @deck || $fault ne '') && time < $until
 			$until = 0;
 		}
 	}
-	# wait for any of them
-	IO::Select->new(map { $_->{session}{out} } @clients)->can_read(0.02) unless $moved;
+	# wait for any of them, or for the end of a hold
+	IO::Select->new(map { $_->{session}{out} } @clients)->can_read(0.005) unless $moved;
 }
 
 cmp_ok($over, '>=', $cycles, "$over cycles, seed $seed");
-is(scalar @complaints, 0, 'every statement ended as it may') or diag join "\n", @complaints[ 0 .. ($#complaints < 9 ? $#complaints : 9) ];
+is(scalar @complaints, 0, 'every statement ended as it may, and no two held what only one may') or diag join "\n", @complaints[ 0 .. ($#complaints < 9 ? $#complaints : 9) ];
 cmp_ok($faults{$_} // 0, '>', 0, "there was some $_: " . ($faults{$_} // 0)) foreach @kinds;
 cmp_ok($count{granted}, '>', $cycles / 4, 'granted, and otherwise: ' . join ', ', map { "$_ $count{$_}" } sort keys %count);
 
@@ -167,14 +218,15 @@ $zk->proxy(1, 'pass');
 $zk->proxy(1, 'accept');
 foreach my $client (@clients)
 {
+	let_go($client) if $client->{step} eq 'hold';
 	defined $client->{session}->wait(30) or fail("client $client->{number}: no last answer");
 	$client->{session}->quit;
 }
 wait_for_lease($node);
 ok( defined poll_until(
-		sub { !grep { /-lock-\d{10}$/ } $zk->lsr(ROOT) }, 10),
+		sub { !grep { /$contender/ } $zk->lsr(ROOT) }, 10),
 	'no node is left')
-  or diag join "\n", grep { /-lock-\d{10}$/ } $zk->lsr(ROOT);
+  or diag join "\n", grep { /$contender/ } $zk->lsr(ROOT);
 is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'zklock worker'}), 1, 'there is a worker');
 is($node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'}), $worker, 'the same as before');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/terminated by signal|PANIC|exit code (?!1\b)/, 'no process died');
