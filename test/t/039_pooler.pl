@@ -1,6 +1,7 @@
 # Behind PgBouncer, as the README advises: transaction-level locks in transaction mode, and
 # backend-level locks in session mode, where DISCARD ALL gives back what a client left behind.
-# What it warns of is shown as well. Skipped where there is no pgbouncer.
+# What it warns of is shown as well. Skipped where there is no pgbouncer; test/run does not install it,
+# since the package starts a service.
 
 use strict;
 use warnings;
