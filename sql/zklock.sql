@@ -272,7 +272,7 @@ CREATE FUNCTION zk_lock_queue(
 	name text,
 	OUT "position" integer, OUT holds boolean, OUT mode text, OUT server text, OUT pid integer,
 	OUT database text, OUT username text, OUT application text, OUT asked_at timestamptz,
-	OUT token bigint, OUT zookeeper_session text, OUT node text)
+	OUT czxid bigint, OUT zookeeper_session text, OUT node text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'zkl_lock_queue'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;

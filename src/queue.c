@@ -308,9 +308,10 @@ zkl_queue_wanted(const ZklQueue *queue)
 			else if (queue->pred[0] != '\0' && !queue->pred_watched)
 				wanted |= ZKL_OP_PRED;
 
-			/* while waiting, and where the owner is not known */
+			/* while waiting, and where owner or token is not known */
 			if (!queue->own_watched &&
-				(queue->owner == 0 || (queue->listed && queue->must_wait)))
+				(queue->owner == 0 ||
+				 (queue->listed && (queue->must_wait || queue->czxid == 0))))
 				wanted |= ZKL_OP_OWN;
 			break;
 
@@ -409,6 +410,14 @@ zkl_queue_abandon(ZklQueue *queue)
 		case ZKL_QUEUE_ENDED:
 			break;
 	}
+}
+
+void
+zkl_queue_not_executed(ZklQueue *queue, uint32_t op)
+{
+	queue->in_flight &= ~op;
+	if (op == ZKL_OP_CREATE && queue->state == ZKL_QUEUE_NEW && queue->abandoned)
+		end(queue);
 }
 
 void
@@ -595,6 +604,9 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 		memcpy(queue->pred, listing->pred, sizeof(queue->pred));
 		queue->pred_watched = false;
 	}
+	/* alone: the directory's number serves as our token, see queue.h */
+	if (queue->czxid == 0 && listing->contenders == 1 && queue->mode != ZKL_MODE_LEASE)
+		queue->czxid = listing->pzxid;
 	queue->listed = true;
 	queue->must_wait = is_taken(queue, listing);
 	queue->ahead = listing->ahead;

@@ -51,6 +51,17 @@
  * conflicting node of lower digits. A node's absence is believed only from a
  * listing behind a write that succeeded.
  *
+ * The token is the node's czxid, which comes with the reply to a create, but not
+ * when the create travels in a batch. Then, if the listing shows no contender but
+ * us, the directory's pzxid takes its place, at no extra round trip: it is at
+ * least our czxid, since our create was the directory's latest change or came
+ * before it; so it is above the tokens of all earlier holders, who were gone or
+ * alone before our node was there. And it is below those of all later ones: their
+ * nodes are not in the listing, so they were created after the state that has
+ * this pzxid. With others in the listing we read our own node. Whatever it
+ * is, it is fixed then: a lower number read later would make the holder stale
+ * against itself.
+ *
  * When the predecessor goes away and it was the only one ahead, a mutex node,
  * and no read or write node was seen, nobody can have come before us since
  * (digits only grow), so we hold without listing again; but only while the
@@ -75,6 +86,7 @@
 /* Result codes of ZooKeeper that the machine tells apart. The numbers are the
  * protocol's; zkclient.c asserts that they equal the library's. */
 #define ZKL_RC_OK				0
+#define ZKL_RC_NOT_EXECUTED		(-2)	/* another request of its batch failed */
 #define ZKL_RC_CONNECTIONLOSS	(-4)
 #define ZKL_RC_OPERATIONTIMEOUT	(-7)
 #define ZKL_RC_NONODE			(-101)
@@ -121,6 +133,8 @@ typedef struct ZklListing
 	char		pred[ZKL_NODE_SIZE];	/* the last of those ahead, or "" */
 	bool		pred_is_mutex;
 	char		first[ZKL_NODE_SIZE];	/* lowest digits of all, or "" */
+	int64_t		pzxid;			/* of the directory: its latest create or delete;
+								 * not from the children's names */
 	bool		shared_seen;	/* any read or write node */
 	ZklTrouble	trouble;
 } ZklListing;
@@ -248,6 +262,9 @@ extern void zkl_queue_session_gone(ZklQueue *queue);
 
 /* The owner gave up or released. The machine ends when the node is gone. */
 extern void zkl_queue_abandon(ZklQueue *queue);
+
+/* Of a batch, another request failed, so this one was not executed. */
+extern void zkl_queue_not_executed(ZklQueue *queue, uint32_t op);
 
 extern void zkl_queue_made_dirs(ZklQueue *queue, int rc);
 extern void zkl_queue_created(ZklQueue *queue, int rc, const char *node,

@@ -61,6 +61,21 @@ PGDLLEXPORT void zklock_worker_main(Datum main_arg);
  * would rather have fewer. */
 #define MAX_IN_FLIGHT		1000
 
+/*
+ * Batches of creates under way at a time. While they are, the requests of other
+ * backends gather, so a batch is as large as the load, and one backend alone never
+ * waits for another.
+ */
+#define MAX_CREATE_BATCHES	2
+
+/* The watch on the node of a lock that was just granted can wait a moment: many are
+ * given back before. What happens to the node meanwhile is found when it is set. */
+#define WATCH_DELAY			ZKL_MS(50)
+
+/* Directories that are known to exist: only their requests go into a batch, since one
+ * that is missing would fail it as a whole. */
+#define KNOWN_DIRS			4096
+
 /* Request numbers begin at time(0) and turn negative at 2^31; a few small
  * negative ones mean something else. Ours is a wide berth. */
 #define MAX_REQUESTS		2000000000
@@ -80,6 +95,8 @@ typedef enum Purpose
 	PURPOSE_ROOT,				/* a parent of the member node */
 	PURPOSE_MEMBER,				/* the member node itself; a heartbeat too */
 	PURPOSE_HEARTBEAT,
+	PURPOSE_CREATES,			/* batches */
+	PURPOSE_DELETES,
 	PURPOSE_PARENT,				/* a parent of a lock directory, not the last */
 	PURPOSE_WHO_LIST,			/* who holds it: the first contender */
 	PURPOSE_WHO_GET,			/* and what its node says */
@@ -115,6 +132,7 @@ typedef struct Slot
 	bool		in_todo;
 	bool		asking;			/* who holds it is being looked up */
 	bool		waited;			/* somebody was ahead of it */
+	bool		alone;			/* not in a batch: one that it was in failed */
 	bool		rechecking;		/* counted in worker.nrecheck */
 	bool		granted;		/* published as HELD */
 	uint32		serial;			/* replies with another one are stale */
@@ -124,7 +142,7 @@ typedef struct Slot
 	int			cost;			/* bytes of path, see ZKL_NODE_BUDGET */
 	uint64		own_hash;		/* of the node's path, 0 = none */
 	uint64		pred_hash;		/* of the predecessor's path, 0 = none */
-	uint64		leases_hash;	/* of the directory's path, mode LEASE only */
+	uint64		dir_hash;		/* of the directory's path */
 	ZklQueue	queue;
 } Slot;
 
@@ -167,6 +185,8 @@ static struct
 	int		   *todo;
 	int			ntodo;
 	int		   *rung;			/* room for answer_doorbell() */
+	int			ncreate_batches;
+	uint64		known_dirs[KNOWN_DIRS]; /* hashes of paths, by hash */
 	int64		node_bytes;
 	int64		watch_bytes;
 
@@ -468,8 +488,8 @@ deactivate(int index)
 	release_budget(slot);
 	set_recheck(slot, false);
 	slot->active = slot->granted = slot->revoked = slot->surrender = slot->waited = false;
-	slot->asking = false;
-	slot->own_hash = slot->pred_hash = slot->leases_hash = 0;
+	slot->asking = slot->alone = false;
+	slot->own_hash = slot->pred_hash = slot->dir_hash = 0;
 	slot->serial++;
 }
 
@@ -579,8 +599,7 @@ activate(int index)
 	slot->cost = strlen(path) + 1 + 58 + 4;
 	worker.node_bytes += slot->cost;
 	worker.watch_bytes += 2 * slot->cost;
-	if (entry->mode == ZKL_MODE_LEASE)
-		slot->leases_hash = path_hash(path);
+	slot->dir_hash = path_hash(path);
 }
 
 /* What the machine has to know of the request beside its mode. */
@@ -816,6 +835,46 @@ fresh_uuid(char uuid[ZKL_UUID_SIZE])
 	return true;
 }
 
+static uint64 *
+known_dir(uint64 hash)
+{
+	return &worker.known_dirs[hash % KNOWN_DIRS];
+}
+
+/*
+ * What is needed to create a machine's node: the path up to its digits, and the data.
+ * The uuid is in shared memory before anything is sent: whoever comes after us must
+ * find it. Returns the data's length, or -1.
+ */
+static int
+prepare_create(int index, char path[ZKL_PATH_SIZE], char json[ZKL_NODEDATA_SIZE])
+{
+	ZklEntry   *entry = &zkl_shared->entries[index];
+	ZklQueue   *queue = &worker.slots[index].queue;
+	ZklNodeData data;
+	char		prefix[ZKL_NODE_SIZE];
+
+	if (queue->uuid[0] == '\0' && !fresh_uuid(queue->uuid))
+		return -1;
+	memcpy(entry->uuid, queue->uuid, sizeof(entry->uuid));
+	pg_write_barrier();
+
+	memset(&data, 0, sizeof(data));
+	strlcpy(data.server, zkl_server_name, sizeof(data.server));
+	data.pid = entry->pid;
+	strlcpy(data.database, entry->database, sizeof(data.database));
+	strlcpy(data.user, entry->user, sizeof(data.user));
+	strlcpy(data.application, entry->application, sizeof(data.application));
+	strlcpy(data.since, entry->since, sizeof(data.since));
+	data.leases = entry->leases;
+
+	zkl_node_prefix(prefix, queue->uuid, queue->mode);
+	if (queue->beside[0] != '\0')
+		strlcat(prefix, zkl_node_digits(queue->beside), sizeof(prefix));
+	zkl_node_path(path, zkl_root, entry->name, prefix);
+	return (int) zkl_nodedata_write(&data, json);
+}
+
 /* Send one request that a machine wants. */
 static bool
 send_op(int index, uint32 op_bit, ZklTime now)
@@ -836,35 +895,14 @@ send_op(int index, uint32 op_bit, ZklTime now)
 
 		case ZKL_OP_CREATE:
 			{
-				ZklNodeData data;
 				char		json[ZKL_NODEDATA_SIZE];
-				char		prefix[ZKL_NODE_SIZE];
-				size_t		len;
+				int			len = prepare_create(index, path, json);
 
-				if (queue->uuid[0] == '\0' && !fresh_uuid(queue->uuid))
-					return false;
-				/* before it is sent: whoever comes after us must find it */
-				memcpy(entry->uuid, queue->uuid, sizeof(entry->uuid));
-				pg_write_barrier();
-
-				memset(&data, 0, sizeof(data));
-				strlcpy(data.server, zkl_server_name, sizeof(data.server));
-				data.pid = entry->pid;
-				strlcpy(data.database, entry->database, sizeof(data.database));
-				strlcpy(data.user, entry->user, sizeof(data.user));
-				strlcpy(data.application, entry->application, sizeof(data.application));
-				strlcpy(data.since, entry->since, sizeof(data.since));
-				data.leases = entry->leases;
-				len = zkl_nodedata_write(&data, json);
-
-				zkl_node_prefix(prefix, queue->uuid, queue->mode);
-				if (queue->beside[0] != '\0')
-					strlcat(prefix, zkl_node_digits(queue->beside), sizeof(prefix));
-				zkl_node_path(path, zkl_root, entry->name, prefix);
-				return account(zkl_send_create(new_op(op_bit, index, now), path, json, (int) len,
-											   ZKL_CREATE_EPHEMERAL |
-											   (queue->beside[0] == '\0' ? ZKL_CREATE_SEQUENTIAL : 0),
-											   zkl_acl == ZKL_ACL_CREATOR), now);
+				return len >= 0 &&
+					account(zkl_send_create(new_op(op_bit, index, now), path, json, len,
+											ZKL_CREATE_EPHEMERAL |
+											(queue->beside[0] == '\0' ? ZKL_CREATE_SEQUENTIAL : 0),
+											zkl_acl == ZKL_ACL_CREATOR), now);
 			}
 
 		case ZKL_OP_PROBE:
@@ -937,48 +975,171 @@ send_suspects(ZklTime now)
 	}
 }
 
+/* Send what a machine wants, each by itself, in the order of the bits. */
+static void
+send_singly(int index, uint32 wanted, ZklTime now)
+{
+	for (uint32 bit = 1; bit <= ZKL_OP_LAST; bit <<= 1)
+	{
+		if ((wanted & bit) == 0)
+			continue;
+		if (!send_op(index, bit, now))
+			break;
+		zkl_queue_sent(&worker.slots[index].queue, bit);
+	}
+}
+
 /*
- * Work through the machines that changed. Stops at the cap of requests in
- * flight; what is left over stays on the list.
+ * What a machine wants, if it may go into a batch with others: a deletion, or the
+ * creation, and the listing behind it, of a node in a directory that is there. A try
+ * that has not listed yet, a downgrade and a lease are left alone.
+ */
+static bool
+may_be_batched(int index, uint32 wanted)
+{
+	Slot	   *slot = &worker.slots[index];
+
+	if (slot->alone)
+		return false;
+	if (wanted == ZKL_OP_DELETE)
+		return true;
+	return wanted == (ZKL_OP_CREATE | ZKL_OP_LIST) && slot->queue.beside[0] == '\0' &&
+		slot->queue.mode != ZKL_MODE_LEASE &&
+		*known_dir(slot->dir_hash) == slot->dir_hash;
+}
+
+/* Send a batch of creates or deletes; singly when there is but one. */
+static void
+send_batch(const int *indexes, int n, uint32 op_bit, ZklTime now)
+{
+	ZklOp	   *op;
+	uint32		wanted = op_bit == ZKL_OP_CREATE ? ZKL_OP_CREATE | ZKL_OP_LIST : ZKL_OP_DELETE;
+	int			added = 0;
+
+	if (n > 1)
+	{
+		op = new_op(op_bit == ZKL_OP_CREATE ? PURPOSE_CREATES : PURPOSE_DELETES, -1, now);
+		if (zkl_batch_begin(op))
+			for (added = 0; added < n; added++)
+			{
+				int			index = indexes[added];
+				uint32		serial = worker.slots[index].serial;
+				char		path[ZKL_PATH_SIZE];
+				char		json[ZKL_NODEDATA_SIZE];
+				int			len;
+
+				if (op_bit == ZKL_OP_DELETE)
+				{
+					zkl_node_path(path, zkl_root, zkl_shared->entries[index].name,
+								  worker.slots[index].queue.node);
+					if (!zkl_batch_delete(op, index, serial, path))
+						break;
+				}
+				else if ((len = prepare_create(index, path, json)) < 0 ||
+						 !zkl_batch_create(op, index, serial, path, json, len,
+										   zkl_acl == ZKL_ACL_CREATOR))
+					break;
+			}
+		if (added == 0)
+			zkl_op_free(op);
+		else if (account(zkl_send_batch(op), now))
+		{
+			for (int i = 0; i < added; i++)
+				zkl_queue_sent(&worker.slots[indexes[i]].queue, op_bit);
+			if (op_bit == ZKL_OP_CREATE)
+				worker.ncreate_batches++;
+			wanted &= ~op_bit;
+		}
+		else
+			added = 0;
+	}
+	for (int i = 0; i < added; i++)
+		send_singly(indexes[i], wanted, now);
+	for (int i = added; i < n; i++)
+		send_singly(indexes[i], wanted | op_bit, now);
+}
+
+/*
+ * Go through the machines that changed, once for what they delete and once for the
+ * rest, and send what they want; what has to wait stays on the list.
+ */
+static void
+send_wanted_of(bool deletes)
+{
+	int			batch[ZKL_BATCH_MAX];
+	uint64		dirs[ZKL_BATCH_MAX];
+	int			nbatch = 0;
+	int			kept = 0;
+	ZklTime		now = zkl_now();
+
+	for (int i = 0; i < worker.ntodo; i++)
+	{
+		int			index = worker.todo[i];
+		Slot	   *slot = &worker.slots[index];
+		uint32		fate = pg_atomic_read_u32(&zkl_shared->entries[index].fate);
+		uint32		wanted = slot->active ? zkl_queue_wanted(&slot->queue) : 0;
+		bool		full = worker.in_flight >= MAX_IN_FLIGHT ||
+			!zkl_client_is_connected(worker.client);
+		bool		twice = false;
+
+		if (full || (deletes && wanted != ZKL_OP_DELETE) ||
+			(wanted == ZKL_OP_OWN && slot->queue.state == ZKL_QUEUE_GRANTED &&
+			 !slot->queue.recheck && !(fate & ZKL_FATE_ASKED) &&
+			 now - zkl_shared->entries[index].granted_at < WATCH_DELAY))
+		{
+			worker.todo[kept++] = index;
+			continue;
+		}
+		if ((fate & (ZKL_FATE_ASKED | ZKL_FATE_ANSWERED)) == ZKL_FATE_ASKED && !slot->asking)
+			send_who(index, now);
+		if (!may_be_batched(index, wanted))
+		{
+			slot->in_todo = false;
+			send_singly(index, wanted, now);
+			continue;
+		}
+		if (!deletes && worker.ncreate_batches >= MAX_CREATE_BATCHES)
+		{
+			worker.todo[kept++] = index;
+			continue;
+		}
+		slot->in_todo = false;
+		/* in one directory their czxids, which are their tokens, would be equal */
+		for (int j = 0; j < nbatch && !deletes && !twice; j++)
+			twice = dirs[j] == slot->dir_hash;
+		if (twice)
+		{
+			send_singly(index, wanted, now);
+			continue;
+		}
+		dirs[nbatch] = slot->dir_hash;
+		batch[nbatch++] = index;
+		if (nbatch == ZKL_BATCH_MAX)
+		{
+			send_batch(batch, nbatch, deletes ? ZKL_OP_DELETE : ZKL_OP_CREATE, now);
+			nbatch = 0;
+		}
+	}
+	if (nbatch > 0)
+		send_batch(batch, nbatch, deletes ? ZKL_OP_DELETE : ZKL_OP_CREATE, now);
+	worker.ntodo = kept;
+}
+
+/*
+ * Nothing is handed to the library while it is not connected: it would queue it, and
+ * send it who knows when. Nor before the member node is there: what keeps us from
+ * making it is what a waiter should hear, not what it does to his request.
+ *
+ * Deletes go first: a backend's next request for a lock that it has given back must
+ * not find its old node.
  */
 static void
 send_wanted(void)
 {
-	int			done = 0;
-
-	/*
-	 * Nothing is handed to the library while it is not connected: it would
-	 * queue it, and send it who knows when. Nor before the member node is
-	 * there: what keeps us from making it is what a waiter should hear, not
-	 * what it does to his request.
-	 */
-	while (worker.connected && worker.member_known && done < worker.ntodo && worker.in_flight < MAX_IN_FLIGHT &&
-		   zkl_client_is_connected(worker.client))
-	{
-		int			index = worker.todo[done++];
-		Slot	   *slot = &worker.slots[index];
-		ZklTime		now = zkl_now();
-		uint32		wanted;
-		uint32		fate = pg_atomic_read_u32(&zkl_shared->entries[index].fate);
-
-		slot->in_todo = false;
-		if ((fate & (ZKL_FATE_ASKED | ZKL_FATE_ANSWERED)) == ZKL_FATE_ASKED && !slot->asking)
-			send_who(index, now);
-		if (!slot->active)
-			continue;
-		wanted = zkl_queue_wanted(&slot->queue);
-		for (uint32 bit = 1; bit <= ZKL_OP_LAST; bit <<= 1)
-		{
-			if ((wanted & bit) == 0)
-				continue;
-			if (!send_op(index, bit, now))
-				break;
-			zkl_queue_sent(&slot->queue, bit);
-		}
-	}
-
-	memmove(worker.todo, worker.todo + done, (worker.ntodo - done) * sizeof(int));
-	worker.ntodo -= done;
+	if (!worker.connected || !worker.member_known || worker.ntodo == 0)
+		return;
+	send_wanted_of(true);
+	send_wanted_of(false);
 }
 
 /* ------------------------------------------------------------------------
@@ -1010,7 +1171,7 @@ close_client(void)
 	zkl_client_close(worker.client);
 	worker.client = NULL;
 	worker.connected = false;
-	worker.in_flight = 0;
+	worker.in_flight = worker.ncreate_batches = 0;
 	for (int i = 0; i < ZKL_DESKS; i++)
 		worker.desks[i].begun = false;
 }
@@ -1581,6 +1742,48 @@ on_inquiry_reply(ZklOp *op, ZklTime now)
 		answer_inquiry(i, op->purpose == PURPOSE_INQUIRY_ROW ? ZKL_RC_OK : op->rc);
 }
 
+/* What a create says about its directory. */
+static void
+note_dir(const Slot *slot, int rc)
+{
+	uint64	   *known = known_dir(slot->dir_hash);
+
+	if (rc == ZKL_RC_OK)
+		*known = slot->dir_hash;
+	else if (rc == ZKL_RC_NONODE && *known == slot->dir_hash)
+		*known = 0;
+}
+
+static void
+on_batch_reply(ZklOp *op)
+{
+	bool		creates = op->purpose == PURPOSE_CREATES;
+
+	if (creates)
+		worker.ncreate_batches--;
+	for (int i = 0; i < op->batch->n; i++)
+	{
+		ZklBatchItem *item = &op->batch->items[i];
+		Slot	   *slot = &worker.slots[item->slot];
+
+		if (!slot->active || item->serial != slot->serial)
+			continue;
+		/* what is left of a batch that failed does not go into another one */
+		slot->alone = op->rc != ZKL_RC_OK;
+		if (item->rc == ZKL_RC_NOT_EXECUTED)
+			zkl_queue_not_executed(&slot->queue, creates ? ZKL_OP_CREATE : ZKL_OP_DELETE);
+		else if (creates)
+		{
+			/* made by this ZooKeeper session, since it was that which asked */
+			note_dir(slot, item->rc);
+			zkl_queue_created(&slot->queue, item->rc, item->node, 0, worker.session);
+		}
+		else
+			zkl_queue_deleted(&slot->queue, item->rc);
+		publish(item->slot);
+	}
+}
+
 static void
 on_queue_reply(ZklOp *op)
 {
@@ -1599,6 +1802,7 @@ on_queue_reply(ZklOp *op)
 			zkl_queue_made_dirs(queue, slot->parent_rc != ZKL_RC_OK ? slot->parent_rc : op->rc);
 			break;
 		case ZKL_OP_CREATE:
+			note_dir(slot, op->rc);
 			zkl_queue_created(queue, op->rc, op->text, op->czxid, op->owner);
 			break;
 		case ZKL_OP_PROBE:
@@ -1657,7 +1861,7 @@ on_watch_event(const char *path, bool gone)
 			else
 				zkl_queue_pred_changed(queue);
 		}
-		else if (slot->leases_hash == hash)
+		else if (slot->dir_hash == hash && queue->mode == ZKL_MODE_LEASE)
 			zkl_queue_children_changed(queue);
 		else
 			continue;
@@ -1697,7 +1901,9 @@ handle(ZklOp *op)
 
 	if (op->kind == ZKL_KIND_AUTH)
 		return;					/* a refusal comes as a session event */
-	if (op->purpose == PURPOSE_WHO_LIST || op->purpose == PURPOSE_WHO_GET)
+	if (op->kind == ZKL_KIND_BATCH)
+		on_batch_reply(op);
+	else if (op->purpose == PURPOSE_WHO_LIST || op->purpose == PURPOSE_WHO_GET)
 		on_who_reply(op, now);
 	else if (op->purpose == PURPOSE_SUSPECT_LIST)
 		on_suspect_reply(op, now);

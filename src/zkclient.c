@@ -38,8 +38,19 @@ _Static_assert(ZKL_RC_OK == ZOK && ZKL_RC_CONNECTIONLOSS == ZCONNECTIONLOSS &&
 			   ZKL_RC_INVALIDACL == ZINVALIDACL && ZKL_RC_SESSIONMOVED == ZSESSIONMOVED &&
 			   ZKL_RC_NOTREADONLY == ZNOTREADONLY &&
 			   ZKL_RC_LOCALSESSION == ZEPHEMERALONLOCALSESSION &&
-			   ZKL_RC_THROTTLED == ZTHROTTLEDOP,
+			   ZKL_RC_THROTTLED == ZTHROTTLEDOP &&
+			   ZKL_RC_NOT_EXECUTED == ZRUNTIMEINCONSISTENCY,
 			   "result codes differ from the library's");
+
+/* The library reads the paths and data when it is called, and keeps the rest. */
+struct ZklBatchRequests
+{
+	zoo_op_t	ops[ZKL_BATCH_MAX];
+	zoo_op_result_t results[ZKL_BATCH_MAX];
+	char	   *paths[ZKL_BATCH_MAX];
+	char	   *data[ZKL_BATCH_MAX];
+	char		names[ZKL_BATCH_MAX][ZKL_PATH_SIZE];
+};
 
 struct ZklClient
 {
@@ -202,7 +213,8 @@ copy_names(ZklOp *op, char *const *children, int nchildren)
 }
 
 static void
-on_children(int rc, const struct String_vector *children, const void *data)
+on_children(int rc, const struct String_vector *children, const struct Stat *stat,
+			const void *data)
 {
 	ZklOp	   *op = (ZklOp *) data;
 
@@ -210,6 +222,7 @@ on_children(int rc, const struct String_vector *children, const void *data)
 	if (rc == ZOK && children != NULL)
 	{
 		zkl_listing_read(&op->listing, children->data, children->count);
+		op->listing.pzxid = stat != NULL ? stat->pzxid : 0;
 		if (op->want_names)
 			copy_names(op, children->data, children->count);
 	}
@@ -241,6 +254,37 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 			op->len = len < (int) sizeof(op->text) ? len : (int) sizeof(op->text);
 			memcpy(op->text, value, op->len);
 		}
+	}
+	deliver(op);
+}
+
+/*
+ * If the batch failed, the result of each request is the error of the one that is to
+ * blame, success for those before it, which were undone, and NOT_EXECUTED after it.
+ * If the connection broke, or the batch as a whole was refused, there are no results.
+ */
+#define NO_RESULT	1
+
+static void
+on_batch(int rc, const void *data)
+{
+	ZklOp	   *op = (ZklOp *) data;
+	ZklBatch   *batch = op->batch;
+
+	op->rc = rc;
+	for (int i = 0; i < batch->n; i++)
+	{
+		ZklBatchItem *item = &batch->items[i];
+		const char *name = batch->requests->names[i];
+		const char *slash = strrchr(name, '/');
+
+		item->rc = batch->requests->results[i].err;
+		if (item->rc == NO_RESULT)
+			item->rc = rc;
+		else if (rc != ZOK && item->rc == ZOK)
+			item->rc = ZKL_RC_NOT_EXECUTED;
+		if (slash != NULL)
+			strncpy(item->node, slash + 1, sizeof(item->node) - 1);
 	}
 	deliver(op);
 }
@@ -491,9 +535,27 @@ zkl_op_new(ZklClient *client)
 	return op;
 }
 
+static void
+free_batch(ZklBatch *batch)
+{
+	if (batch == NULL)
+		return;
+	if (batch->requests != NULL)
+	{
+		for (int i = 0; i < batch->n; i++)
+		{
+			free(batch->requests->paths[i]);
+			free(batch->requests->data[i]);
+		}
+		free(batch->requests);
+	}
+	free(batch);
+}
+
 void
 zkl_op_free(ZklOp *op)
 {
+	free_batch(op->batch);
 	free(op->names);
 	free(op);
 }
@@ -548,7 +610,7 @@ sent(ZklOp *op, int rc)
 	pthread_mutex_lock(&op->client->mutex);
 	ring_remove(op);
 	pthread_mutex_unlock(&op->client->mutex);
-	free(op);
+	zkl_op_free(op);
 	return false;
 }
 
@@ -585,8 +647,8 @@ bool
 zkl_send_list(ZklOp *op, const char *path, bool watch)
 {
 	enlist(op, ZKL_KIND_LIST);
-	return sent(op, zoo_awget_children(op->client->zh, path, watch ? on_watch : NULL,
-									   op->client, on_children, op));
+	return sent(op, zoo_awget_children2(op->client->zh, path, watch ? on_watch : NULL,
+										op->client, on_children, op));
 }
 
 bool
@@ -609,6 +671,79 @@ zkl_send_delete(ZklOp *op, const char *path)
 {
 	enlist(op, ZKL_KIND_DELETE);
 	return sent(op, zoo_adelete(op->client->zh, path, -1, on_void, op));
+}
+
+bool
+zkl_batch_begin(ZklOp *op)
+{
+	op->batch = calloc(1, sizeof(ZklBatch));
+	if (op->batch != NULL)
+		op->batch->requests = malloc(sizeof(struct ZklBatchRequests));
+	return op->batch != NULL && op->batch->requests != NULL;
+}
+
+/* Room for one more, with its path; NULL when there is none. */
+static zoo_op_t *
+add_to_batch(ZklOp *op, int slot, uint32_t serial, const char *path)
+{
+	ZklBatch   *batch = op->batch;
+	struct ZklBatchRequests *requests = batch->requests;
+	int			i = batch->n;
+
+	if (i == ZKL_BATCH_MAX || (requests->paths[i] = strdup(path)) == NULL)
+		return NULL;
+	requests->data[i] = NULL;
+	requests->names[i][0] = '\0';
+	memset(&requests->results[i], 0, sizeof(requests->results[i]));
+	requests->results[i].err = NO_RESULT;
+	batch->items[i].slot = slot;
+	batch->items[i].serial = serial;
+	batch->n++;
+	return &requests->ops[i];
+}
+
+bool
+zkl_batch_create(ZklOp *op, int slot, uint32_t serial, const char *path,
+				 const char *data, int len, bool creator_only)
+{
+	zoo_op_t   *request = add_to_batch(op, slot, serial, path);
+	struct ZklBatchRequests *requests = op->batch->requests;
+	int			i = op->batch->n - 1;
+
+	if (request == NULL)
+		return false;
+	requests->data[i] = malloc(len + 1);
+	if (requests->data[i] == NULL)
+	{
+		free(requests->paths[i]);
+		op->batch->n--;
+		return false;
+	}
+	memcpy(requests->data[i], data, len);
+	zoo_create_op_init(request, requests->paths[i], requests->data[i], len,
+					   creator_only ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE,
+					   ZOO_EPHEMERAL | ZOO_SEQUENCE, requests->names[i],
+					   sizeof(requests->names[i]));
+	return true;
+}
+
+bool
+zkl_batch_delete(ZklOp *op, int slot, uint32_t serial, const char *path)
+{
+	zoo_op_t   *request = add_to_batch(op, slot, serial, path);
+
+	if (request == NULL)
+		return false;
+	zoo_delete_op_init(request, op->batch->requests->paths[op->batch->n - 1], -1);
+	return true;
+}
+
+bool
+zkl_send_batch(ZklOp *op)
+{
+	enlist(op, ZKL_KIND_BATCH);
+	return sent(op, zoo_amulti(op->client->zh, op->batch->n, op->batch->requests->ops,
+							   op->batch->requests->results, on_batch, op));
 }
 
 /*

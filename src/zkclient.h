@@ -35,6 +35,7 @@ typedef enum ZklOpKind
 	ZKL_KIND_GET,				/* data, czxid, owner, ctime */
 	ZKL_KIND_SET,
 	ZKL_KIND_DELETE,
+	ZKL_KIND_BATCH,				/* several creates or deletes: see "batch" */
 	ZKL_KIND_AUTH,				/* outcome of the credentials */
 	ZKL_KIND_SESSION,			/* event: see "event" */
 	ZKL_KIND_WATCH_GONE,		/* event: the node at "text" was deleted */
@@ -55,6 +56,30 @@ typedef enum ZklSessionEvent
 
 _Static_assert(ZKL_OP_TEXT_SIZE >= ZKL_PATH_SIZE && ZKL_OP_TEXT_SIZE >= ZKL_NODEDATA_SIZE,
 			   "a reply's text may not fit");
+
+/*
+ * Creates, or deletes, that ZooKeeper executes in one transaction: all or none. One
+ * proposal to the quorum instead of many is what makes many backends fast.
+ */
+#define ZKL_BATCH_MAX	64
+
+typedef struct ZklBatchItem
+{
+	/* the caller's, given back as they were */
+	int			slot;
+	uint32_t	serial;
+
+	/* the reply */
+	int			rc;				/* NOT_EXECUTED: another one failed */
+	char		node[ZKL_OWN_NODE_SIZE];	/* creates: the name that it got */
+} ZklBatchItem;
+
+typedef struct ZklBatch
+{
+	int			n;
+	ZklBatchItem items[ZKL_BATCH_MAX];
+	struct ZklBatchRequests *requests;	/* the library's */
+} ZklBatch;
 
 typedef struct ZklOp
 {
@@ -83,6 +108,7 @@ typedef struct ZklOp
 								 * each with its terminator; malloc'ed */
 	int			nnames;
 	bool		want_names;		/* the caller's */
+	ZklBatch   *batch;			/* BATCH */
 	ZklListing	listing;		/* LIST; uuid, mode and beside are the caller's */
 	int			len;			/* GET: bytes in text */
 	char		text[ZKL_OP_TEXT_SIZE];	/* CREATE: the node's name. GET: data,
@@ -145,6 +171,16 @@ extern bool zkl_send_list(ZklOp *op, const char *path, bool watch);
 extern bool zkl_send_get(ZklOp *op, const char *path, bool watch);
 extern bool zkl_send_set(ZklOp *op, const char *path, const char *data, int len);
 extern bool zkl_send_delete(ZklOp *op, const char *path);
+
+/*
+ * A batch: begin with a fresh op, add ephemeral sequential creates or deletes, send.
+ * False: not added or not sent, for want of memory or, sending, as above.
+ */
+extern bool zkl_batch_begin(ZklOp *op);
+extern bool zkl_batch_create(ZklOp *op, int slot, uint32_t serial, const char *path,
+							 const char *data, int len, bool creator_only);
+extern bool zkl_batch_delete(ZklOp *op, int slot, uint32_t serial, const char *path);
+extern bool zkl_send_batch(ZklOp *op);
 
 /* Shut the library's TCP socket down: it reconnects to the next server at
  * once, instead of after 2/3 of the timeout. */

@@ -508,6 +508,39 @@ test_shared(void)
 	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
 	CHECK_INT(queue.state, ZKL_QUEUE_GRANTED, "a lease is free");
 
+	/* created in a batch: the token comes with the listing, or with the own node */
+	queue = created_as(ZKL_MODE_EXCLUSIVE, "", NODE_A);
+	queue.czxid = 0;
+	l = listing_as(ZKL_MODE_EXCLUSIVE, "", NODE_A, NULL);
+	l.pzxid = 107;
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK(queue.state == ZKL_QUEUE_GRANTED && queue.czxid == 107, "alone: the directory's number");
+	send_all(&queue);
+	zkl_queue_own(&queue, ZKL_RC_OK, 1, 100, SESSION);
+	CHECK_INT(queue.czxid, 107, "which_no_lower_one_replaces_later");
+
+	queue = created_as(ZKL_MODE_EXCLUSIVE, "", NODE_A);
+	queue.czxid = 0;
+	l = listing_as(ZKL_MODE_EXCLUSIVE, "", NODE_A,
+				   "_c_dddddddd-dddd-4ddd-8ddd-dddddddddddd-lock-0000000009");
+	l.pzxid = 107;
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.state, ZKL_QUEUE_QUEUED, "not alone: not granted without a token");
+	CHECK_INT(send_all(&queue), ZKL_OP_OWN, "which_is_read_from_the_own_node");
+	zkl_queue_own(&queue, ZKL_RC_OK, 1, 100, SESSION);
+	CHECK(queue.state == ZKL_QUEUE_GRANTED && queue.czxid == 100, "and then it is granted");
+
+	/* of a batch that failed for another's sake */
+	queue = fresh(false);
+	send_all(&queue);
+	zkl_queue_not_executed(&queue, ZKL_OP_CREATE);
+	l = listing(1, NODE_B);
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(send_all(&queue), ZKL_OP_CREATE | ZKL_OP_LIST, "not_executed_is_sent_again");
+	zkl_queue_abandon(&queue);
+	zkl_queue_not_executed(&queue, ZKL_OP_CREATE);
+	CHECK_INT(queue.state, ZKL_QUEUE_ENDED, "or ends, if it was abandoned");
+
 	/* a watch that went off for a change is set again */
 	queue = held();
 	zkl_queue_own_changed(&queue);
@@ -606,6 +639,9 @@ static struct
 	uint64_t	next_uuid;
 	Flavour		flavour;
 	bool		directory;
+	int64_t		pzxid;			/* its latest create or delete */
+	int64_t		last_token;		/* of an exclusive or write grant */
+	int64_t		batched;		/* creates that were answered without a czxid */
 	unsigned	child_watchers;
 	bool		quiet;			/* no more faults */
 	SimNode		nodes[NODES];
@@ -710,7 +746,7 @@ create_node(const char *prefix, bool sequential, int64_t owner)
 			strcpy(node->name, prefix);
 		sim.next_digits++;
 		node->downgraded = !sequential;
-		node->czxid = ++sim.zxid;
+		node->czxid = sim.pzxid = ++sim.zxid;
 		node->owner = owner;
 		fire(&sim.child_watchers, CHILDREN_CHANGED, NULL);
 		return node;
@@ -722,7 +758,7 @@ static void
 delete_node(SimNode *node)
 {
 	node->exists = false;
-	node->deleted = ++sim.zxid;
+	node->deleted = sim.pzxid = ++sim.zxid;
 	fire(&node->watchers, NODE_GONE, node->name);
 	fire(&sim.child_watchers, CHILDREN_CHANGED, NULL);
 }
@@ -745,7 +781,9 @@ execute(int c, Packet *request, bool answer)
 			sim.directory = true;
 			break;
 		case ZKL_OP_CREATE:
-			if (!sim.directory)
+			if (request->sequential && random_below(20) == 0)
+				reply.rc = ZKL_RC_NOT_EXECUTED;
+			else if (!sim.directory)
 				reply.rc = ZKL_RC_NONODE;
 			else if ((node = create_node(request->name, request->sequential,
 										 client->session)) == NULL)
@@ -753,7 +791,9 @@ execute(int c, Packet *request, bool answer)
 			else
 			{
 				strcpy(reply.name, node->name);
-				reply.czxid = node->czxid;
+				/* half of them as if they had travelled in a batch */
+				reply.czxid = random_below(2) ? node->czxid : 0;
+				sim.batched += reply.czxid == 0;
 				reply.owner = node->owner;
 			}
 			break;
@@ -774,6 +814,7 @@ execute(int c, Packet *request, bool answer)
 					if (sim.nodes[i].exists)
 						children[n++] = sim.nodes[i].name;
 				zkl_listing_read(&reply.listing, children, n);
+				reply.listing.pzxid = sim.pzxid;
 				if (answer && request->listing.mode == ZKL_MODE_LEASE)
 					sim.child_watchers |= 1u << c;
 				break;
@@ -898,6 +939,14 @@ check_machine(int c, int m, int64_t zxid)
 			violation("step %" PRId64 ": granted without a token", sim.step);
 		if (queue->owner != client->session)
 			violation("step %" PRId64 ": granted a node of another session", sim.step);
+		if (queue->mode != ZKL_MODE_READ && queue->mode != ZKL_MODE_LEASE &&
+			its_node(machine) != NULL)
+		{
+			if (queue->czxid <= sim.last_token)
+				violation("step %" PRId64 ": token %" PRId64 " after %" PRId64, sim.step,
+						  queue->czxid, sim.last_token);
+			sim.last_token = queue->czxid;
+		}
 		zkl_contender_parse(queue->node, &own);
 		for (int i = 0; i < NODES; i++)
 		{
@@ -1031,7 +1080,11 @@ deliver_reply(SimClient *client, Packet *packet)
 			zkl_queue_made_dirs(queue, packet->rc);
 			break;
 		case ZKL_OP_CREATE:
-			zkl_queue_created(queue, packet->rc, packet->name, packet->czxid, packet->owner);
+			if (packet->rc == ZKL_RC_NOT_EXECUTED)
+				zkl_queue_not_executed(queue, packet->op);
+			else
+				zkl_queue_created(queue, packet->rc, packet->name, packet->czxid,
+								  packet->owner);
 			break;
 		case ZKL_OP_PROBE:
 			zkl_queue_probed(queue, packet->rc, packet->connection);
@@ -1370,8 +1423,9 @@ test_random_orders(Flavour flavour, int64_t steps, uint64_t seed)
 		  (flavour != MUTEX || sim.fast_grants > 0) && (flavour != SHARED || sim.downgrades > 0),
 		  "%s: the_random_orders_were_worth_it", names[flavour]);
 	printf("# %s, seed %" PRIu64 ": %" PRId64 " steps, %" PRId64 " grants (%" PRId64
-		   " without a listing, %" PRId64 " downgrades), %" PRId64 " faults\n", names[flavour],
-		   seed, sim.step, sim.grants, sim.fast_grants, sim.downgrades, sim.faults);
+		   " without a listing, %" PRId64 " downgrades), %" PRId64 " creates without a czxid, %"
+		   PRId64 " faults\n", names[flavour], seed, sim.step, sim.grants, sim.fast_grants,
+		   sim.downgrades, sim.batched, sim.faults);
 	for (int c = 0; c < CLIENTS; c++)
 	{
 		free(sim.clients[c].to_server.packets);
