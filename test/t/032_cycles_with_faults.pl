@@ -16,7 +16,7 @@ use ZkTest;
 
 my $cycles = $ENV{CYCLES} // 300;
 my $seed = $ENV{CYCLES_SEED} // 1;
-use constant CLIENTS => 5;
+use constant CLIENTS => 8;
 srand $seed;
 
 my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
