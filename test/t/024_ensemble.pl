@@ -28,44 +28,6 @@ my $other = zk_server('b', $zk, conf => 'zklock.session_timeout = 4s', hosts => 
 $_->safe_psql('postgres', 'CREATE TABLE work (what text)') foreach values %holder_of;
 my $number = 0;
 
-# Which node does this server's worker talk to? The proxies know.
-sub node_of
-{
-	my ($server) = @_;
-	my $worker = $server->safe_psql('postgres',
-		q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
-	my @ports = map { /:(\d+)$/ } split /,/, $zk->hosts;
-	# /proc/net/tcp names the sockets, /proc/pid/fd those of the worker
-	my %inode = map { (readlink($_) // '') =~ /^socket:\[(\d+)\]/ ? ($1 => 1) : () } glob "/proc/$worker/fd/*";
-	open my $fh, '<', '/proc/net/tcp' or die "/proc/net/tcp: $!";
-	while (<$fh>)
-	{
-		my @f = split;
-		next unless $f[9] && $inode{ $f[9] } && $f[3] eq '01';
-		my $port = hex((split /:/, $f[2])[1]);
-		foreach my $i (0 .. $#ports)
-		{
-			return $i + 1 if $ports[$i] == $port;
-		}
-	}
-	return;
-}
-
-# Make the server's worker talk to $node, by refusing the others for a moment.
-sub move_to
-{
-	my ($server, $node) = @_;
-	return if (node_of($server) // 0) == $node;
-	my @others = grep { $_ != $node } $zk->all;
-	$zk->proxy($_, 'refuse') foreach @others;
-	$zk->proxy($_, 'cut') foreach @others;
-	my $moved = poll_until(sub { (node_of($server) // 0) == $node }, 20);
-	$zk->proxy($_, 'accept') foreach @others;
-	die "the worker does not move to node $node" unless defined $moved;
-	wait_for_lease($server);
-	return;
-}
-
 sub everything_works_again
 {
 	$zk->wait_for_quorum;
@@ -146,12 +108,12 @@ foreach my $timeout (4, 10)
 	{
 		everything_works_again();
 		my ($follower) = $zk->followers;
-		move_to($server, $follower);
+		move_to($zk, $server, $follower);
 		$killed++ unless survives($server, $timeout, sub { $zk->kill_node($follower) },
 			sub { $zk->start_node($follower) });
 
 		everything_works_again();
-		my $node = node_of($server);
+		my $node = $zk->node_of(worker_of($server));
 		$silent++ unless survives($server, $timeout, sub { $zk->proxy($node, 'freeze') },
 			sub { $zk->proxy($node, 'pass') });
 	}
@@ -171,13 +133,13 @@ foreach my $timeout (4, 10)
 		{
 			everything_works_again();
 			my $node = $role eq 'leader' ? $zk->leader : ($zk->followers)[0];
-			move_to($server, $node);
+			move_to($zk, $server, $node);
 			if ($role eq 'follower')
 			{
 				$escaped++ if survives($server, $timeout, sub { $zk->isolate($node) }, sub { $zk->rejoin($node) });
 				everything_works_again();
 				$node = ($zk->followers)[0];
-				move_to($server, $node);
+				move_to($zk, $server, $node);
 			}
 
 			# Where it cannot, the lock is lost, and it is the first to know.
@@ -201,7 +163,7 @@ foreach my $timeout (4, 10)
 	{
 		my $leader = $zk->leader;
 		my ($follower) = $zk->followers;
-		move_to($server, $follower);
+		move_to($zk, $server, $follower);
 		my $run = begin_holding($server);
 		$run->{holder}->send('SELECT pg_sleep(12)');
 		$zk->freeze_node($leader);
@@ -239,7 +201,7 @@ foreach my $timeout (4, 10)
 		everything_works_again();
 		my $leader = $zk->leader;
 		my $follower = ($zk->followers)[0];
-		move_to($server, $follower);
+		move_to($zk, $server, $follower);
 		my $offset = -s $server->logfile;
 		if (survives($server, $timeout, sub { $zk->kill_node($leader) }, sub { $zk->start_node($leader) }))
 		{

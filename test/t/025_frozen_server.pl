@@ -30,19 +30,6 @@ my %states = (
 	'backend-level, INSERT' => { backend => 1, late => q{INSERT INTO work VALUES ('late')} },
 );
 
-sub worker_of
-{
-	my ($node) = @_;
-	return $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
-}
-
-sub postmaster_of
-{
-	my ($node) = @_;
-	my ($pid) = PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
-	return $pid;
-}
-
 # Holders in these states and a waiter for each, on the other server.
 sub begin_holding
 {
