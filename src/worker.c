@@ -81,6 +81,7 @@ PGDLLEXPORT void zklock_worker_main(Datum main_arg);
 #define MAX_REQUESTS		2000000000
 
 #define TICK_PERIOD			ZKL_MS(1000)
+#define LONGEST_SLEEP		ZKL_MS(10000)
 #define RELIST_PERIOD		ZKL_MS(15000)
 #define RETRY_PERIOD		ZKL_MS(1000)
 #define RESOLVE_AGAIN_AFTER	ZKL_MS(15000)
@@ -182,6 +183,7 @@ static struct
 	int			log_suppressed;
 
 	Slot	   *slots;
+	int			nactive;
 	int		   *todo;
 	int			ntodo;
 	int		   *rung;			/* room for answer_doorbell() */
@@ -192,6 +194,7 @@ static struct
 
 	Suspect		suspects[MAX_SUSPECTS];
 	int			next_suspect;
+	ZklTime		suspects_until; /* of the last one */
 
 	/* what is under way for the desks of inquiry.h */
 	struct
@@ -466,7 +469,7 @@ add_suspect(const char *name, const char *uuid)
 	strlcpy(suspect->name, name, sizeof(suspect->name));
 	strlcpy(suspect->uuid, uuid, sizeof(suspect->uuid));
 	suspect->serial++;
-	suspect->until = zkl_now() + SUSPECT_PERIOD;
+	suspect->until = worker.suspects_until = zkl_now() + SUSPECT_PERIOD;
 	ereport(DEBUG1,
 			(errmsg_internal("zklock: looking out for a late node of request %s, lock \"%s\"",
 							 uuid, name)));
@@ -487,6 +490,7 @@ deactivate(int index)
 
 	release_budget(slot);
 	set_recheck(slot, false);
+	worker.nactive -= slot->active;
 	slot->active = slot->granted = slot->revoked = slot->surrender = slot->waited = false;
 	slot->asking = slot->alone = false;
 	slot->own_hash = slot->pred_hash = slot->dir_hash = 0;
@@ -593,6 +597,7 @@ activate(int index)
 	char		path[ZKL_PATH_SIZE];
 
 	slot->active = true;
+	worker.nactive++;
 	slot->serial++;
 	slot->parent_rc = ZKL_RC_OK;
 	zkl_dir_path(path, zkl_root, entry->name);
@@ -2048,8 +2053,11 @@ publish_health(void)
 static long
 wait_ms(ZklTime now)
 {
-	ZklTime		until = worker.next_tick;
+	ZklTime		until = now + LONGEST_SLEEP;
 
+	/* without anything to look after the heartbeats are often enough */
+	if (!worker.connected || worker.nactive > 0 || now < worker.suspects_until)
+		until = worker.next_tick;
 	if (worker.connected)
 		until = Min(until, worker.next_heartbeat);
 	if (worker.lease.deadline > now)

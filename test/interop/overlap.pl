@@ -128,35 +128,6 @@ sub report
 	return;
 }
 
-# The node that a process talks to through the proxies, or undef.
-sub node_of
-{
-	my ($pid) = @_;
-	my @ports = map { /:(\d+)$/ } split /,/, $zk->hosts;
-	my %inode = map { (readlink($_) // '') =~ /^socket:\[(\d+)\]/ ? ($1 => 1) : () } glob "/proc/$pid/fd/*";
-	foreach my $table ("/proc/$pid/net/tcp", "/proc/$pid/net/tcp6")
-	{
-		open my $fh, '<', $table or next;
-		while (<$fh>)
-		{
-			my @f = split;
-			next unless $f[9] && $inode{ $f[9] } && $f[3] eq '01';
-			my $port = hex((split /:/, $f[2])[1]);
-			foreach my $i (0 .. $#ports)
-			{
-				return $i + 1 if $ports[$i] == $port;
-			}
-		}
-	}
-	return;
-}
-
-sub worker_of
-{
-	my ($server) = @_;
-	return $server->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
-}
-
 sub start_holder_server
 {
 	my ($timeout) = @_;
@@ -203,15 +174,6 @@ sub need
 	my ($what, $condition, $timeout) = @_;
 	defined poll_until($condition, $timeout // 60) or die "$what: waited in vain";
 	return;
-}
-
-# All processes of a PostgreSQL server, backends first and the postmaster last.
-sub server_processes
-{
-	my ($server) = @_;
-	my ($postmaster) = PostgreSQL::Test::Utils::slurp_file($server->data_dir . '/postmaster.pid') =~ /^(\d+)/;
-	my @children = split ' ', PostgreSQL::Test::Utils::slurp_file("/proc/$postmaster/task/$postmaster/children");
-	return (@children, $postmaster);
 }
 
 # ---------------------------------------------------------------------
@@ -299,7 +261,7 @@ sub settled
 
 sub granted_all { my ($self) = @_; return defined $self->{granted_each}{loop} && defined $self->{granted}; }
 
-sub processes { my ($self) = @_; return main::server_processes($self->{server}); }
+sub processes { my ($self) = @_; return main::processes_of($self->{server}); }
 
 sub finish
 {
@@ -460,7 +422,7 @@ sub trial
 	$zk->proxy($_, 'refuse') foreach @others;
 	$zk->proxy($_, 'cut') foreach @others;
 	my $worker = worker_of($holder);
-	need('the worker moves', sub { (node_of($worker) // 0) == $node });
+	need('the worker moves', sub { ($zk->node_of($worker) // 0) == $node });
 	wait_for_lease($holder);
 	wait_for_lease($waiter);
 	my @pairs = map { Pair::Foreign->new($_, $zk->hosts, $timeout, "/overlap/$_/$n") } qw(Curator kazoo);
@@ -473,7 +435,7 @@ sub trial
 	foreach my $pair (@pairs)
 	{
 		need("$pair->{kind} waits", sub { $pair->waits($zk) });
-		need("$pair->{kind} is at its node", sub { (node_of($pair->{holder}{pid}) // 0) == $node })
+		need("$pair->{kind} is at its node", sub { ($zk->node_of($pair->{holder}{pid}) // 0) == $node })
 		  if $pair->{kind} ne 'zklock';
 	}
 	unless ($f->{alone})

@@ -466,6 +466,33 @@ sub _proxy_command
 	return $answer;
 }
 
+=item $zk->node_of($pid)
+
+The node that this process talks to through the proxies, or undef.
+
+=cut
+
+sub node_of
+{
+	my ($self, $pid) = @_;
+	my %node = map { ($self->{port}{$_}{front} => $_) } $self->all;
+	# /proc/net/tcp names the sockets, /proc/pid/fd those of the process
+	my %inode = map { (readlink($_) // '') =~ /^socket:\[(\d+)\]/ ? ($1 => 1) : () } glob "/proc/$pid/fd/*";
+	# a JVM's sockets are of the other family
+	foreach my $table ("/proc/$pid/net/tcp", "/proc/$pid/net/tcp6")
+	{
+		open my $fh, '<', $table or next;
+		while (my $line = <$fh>)
+		{
+			my @f = split ' ', $line;
+			next unless $f[9] && $inode{ $f[9] } && $f[3] eq '01';
+			my $node = $node{ hex((split /:/, $f[2])[1]) };
+			return $node if defined $node;
+		}
+	}
+	return;
+}
+
 =item $zk->zkcli(\@command, node => $n, timeout => $seconds)
 
 Run zkcli.c's program with that command against all nodes that can answer, or only

@@ -25,7 +25,9 @@ use Time::HiRes qw(time sleep);
 use PostgreSQL::Test::Cluster;
 use ZkEnsemble;
 
-our @EXPORT = qw(zk_server wait_for_lease poll_until contenders lock_directory ROOT);
+our @EXPORT = qw(zk_server wait_for_lease worker_of postmaster_of processes_of move_to poll_until
+  shared_library
+  contenders lock_directory ROOT);
 
 use constant ROOT => '/zklock';
 
@@ -74,6 +76,58 @@ sub wait_for_lease
 	return;
 }
 
+sub worker_of
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
+}
+
+sub postmaster_of
+{
+	my ($node) = @_;
+	my ($pid) = PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	return $pid;
+}
+
+# All processes of the server, the postmaster's last.
+sub processes_of
+{
+	my ($node) = @_;
+	my $postmaster = postmaster_of($node);
+	my @children = split ' ', PostgreSQL::Test::Utils::slurp_file("/proc/$postmaster/task/$postmaster/children");
+	return (@children, $postmaster);
+}
+
+# Compile test/$name.c into a library for the server; returns where it is.
+sub shared_library
+{
+	my ($name) = @_;
+	my $library = "$PostgreSQL::Test::Utils::tmp_check/$name.so";
+	my $pg_config = $ENV{PGCONFIG} || 'pg_config';
+	chomp(my $include = `$pg_config --includedir-server`);
+	system('cc', '-O1', '-shared', '-fPIC', "-I$include", '-o', $library, "test/$name.c") == 0
+	  or croak "cannot compile test/$name.c";
+	return $library;
+}
+
+# Make the servers' workers talk to ZooKeeper node $zk_node, by refusing the others for a
+# moment.
+sub move_to
+{
+	my ($zk, $nodes, $zk_node) = @_;
+	my @nodes = ref $nodes eq 'ARRAY' ? @$nodes : $nodes;
+	my $there = sub { return !grep { ($zk->node_of(worker_of($_)) // 0) != $zk_node } @nodes };
+	return if $there->();
+	my @others = grep { $_ != $zk_node } $zk->all;
+	$zk->proxy($_, 'refuse') foreach @others;
+	$zk->proxy($_, 'cut') foreach @others;
+	my $moved = poll_until($there, 20);
+	$zk->proxy($_, 'accept') foreach @others;
+	croak "the worker does not move to node $zk_node" unless defined $moved;
+	wait_for_lease($_) foreach @nodes;
+	return;
+}
+
 # Seconds until the condition came true, or undef when it did not within $timeout.
 sub poll_until
 {
@@ -98,6 +152,46 @@ sub contenders
 	my @foreign = grep { $_ !~ $contender } @nodes;
 	croak "in the directory of $lock: @foreign" if @foreign;
 	return @nodes;
+}
+
+# A wall clock that the test sets, for a server that is started with this environment
+# (see fakeclock.c).
+package ZkTest::Clock;
+
+use strict;
+use warnings;
+
+use Carp;
+use IO::File;
+
+sub possible
+{
+	my ($bin) = grep { -x "$_/postgres" } split /:/, $ENV{PATH};
+	return !-e "$bin/postgres.real";
+}
+
+sub new
+{
+	my ($class) = @_;
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/fakeclock";
+	my $self = bless {
+		library => ZkTest::shared_library('fakeclock'),
+		file => $file,
+		# written in place: it is mapped
+		fh => IO::File->new($file, '>:raw') // croak("$file: $!"),
+	}, $class;
+	$self->set(0);
+	return $self;
+}
+
+sub environment { my ($self) = @_; return (LD_PRELOAD => $self->{library}, FAKECLOCK => $self->{file}); }
+
+sub set
+{
+	my ($self, $days) = @_;
+	sysseek $self->{fh}, 0, 0;
+	syswrite $self->{fh}, pack 'q', $days * 86400;
+	return;
 }
 
 # A connection. psql in the background, with its output in a pipe that is read when
@@ -143,6 +237,17 @@ sub send
 	local $SIG{PIPE} = 'IGNORE';
 	my $in = $self->{in};
 	print $in "$sql\n;\\echo '$mark'\n";
+	$in->flush;
+	return;
+}
+
+# More input for a statement that reads it.
+sub feed
+{
+	my ($self, $text) = @_;
+	local $SIG{PIPE} = 'IGNORE';
+	my $in = $self->{in};
+	print $in $text;
 	$in->flush;
 	return;
 }

@@ -8,33 +8,17 @@ use warnings;
 
 use Test::More;
 use Time::HiRes qw(time);
-use PostgreSQL::Test::Utils;
 use ZkTest;
 
-my ($bin) = grep { -x "$_/postgres" } split /:/, $ENV{PATH};
-plan skip_all => 'an instrumented server has its own preloaded library' if -e "$bin/postgres.real";
-
-my $tmp = $PostgreSQL::Test::Utils::tmp_check;
-my $library = "$tmp/fakeclock.so";
-system('cc', '-O1', '-shared', '-fPIC', '-o', $library, 'test/fakeclock.c') == 0 or die 'cannot compile test/fakeclock.c';
-
-# written in place: it is mapped
-open my $clock, '>:raw', "$tmp/fakeclock" or die "fakeclock: $!";
-sub set_clock
-{
-	my ($days) = @_;
-	seek $clock, 0, 0;
-	syswrite $clock, pack 'q', $days * 86400;
-	return;
-}
-set_clock(0);
+plan skip_all => 'an instrumented server has its own preloaded library' unless ZkTest::Clock->possible;
+my $clock = ZkTest::Clock->new;
 
 my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
 my $conf = "zklock.session_timeout = 4s";
 my $node_b = zk_server('b', $zk, conf => $conf, hosts => $zk->direct_hosts(1));
 my $node_a;
 {
-	local %ENV = (%ENV, LD_PRELOAD => $library, FAKECLOCK => "$tmp/fakeclock");
+	local %ENV = (%ENV, $clock->environment);
 	$node_a = zk_server('a', $zk, conf => $conf);
 }
 $node_a->safe_psql('postgres', 'CREATE TABLE work (what text)');
@@ -91,7 +75,7 @@ sub rows
 	my $run = begin_holding('steps');
 	foreach my $step (1, -1, 0)
 	{
-		set_clock($step);
+		$clock->set($step);
 		is(clock_offset($run->{idle}), $step, "the clock is set: $step days");
 		ok(defined wait_for_heartbeats(20), "$step days: heartbeats go on for longer than T");
 		ok(!$run->{active}->answered, "$step days: the statement is not cancelled");
@@ -117,7 +101,7 @@ foreach my $step (1, -1)
 	{
 		poll_until(sub { contenders($zk, "clock/$what/$kind") == 2 }, 10) // die 'no waiter';
 	}
-	set_clock($step);
+	$clock->set($step);
 	is(clock_offset($run->{idle}), $step, "$what: the clock is set");
 	$zk->proxy(1, 'freeze');
 
@@ -142,7 +126,7 @@ foreach my $step (1, -1)
 	$zk->proxy(1, 'pass');
 	$_->kill_client foreach $run->{active}, $run->{idle}, values %waiter;
 	is(rows($what), 0, "$what: no row is there");
-	set_clock(0);
+	$clock->set(0);
 	wait_for_lease($node_a);
 }
 

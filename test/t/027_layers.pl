@@ -78,11 +78,7 @@ sub lose
 
 # Doom sticks, whoever catches the error.
 {
-	my $library = "$PostgreSQL::Test::Utils::tmp_check/swallow.so";
-	my $pg_config = $ENV{PGCONFIG} || 'pg_config';
-	chomp(my $include = `$pg_config --includedir-server`);
-	system('cc', '-O1', '-shared', '-fPIC', "-I$include", '-o', $library, 'test/swallow.c') == 0
-	  or die 'cannot compile test/swallow.c';
+	my $library = shared_library('swallow');
 	$node->safe_psql('postgres', <<"END");
 CREATE FUNCTION swallow_blind(float8, text) RETURNS text LANGUAGE c AS '$library';
 CREATE FUNCTION swallow_forever() RETURNS void LANGUAGE c AS '$library';
