@@ -26,7 +26,7 @@ use PostgreSQL::Test::Cluster;
 use ZkEnsemble;
 
 our @EXPORT = qw(zk_server wait_for_lease worker_of postmaster_of processes_of move_to poll_until
-  shared_library
+  shared_library instrumented
   contenders lock_directory ROOT);
 
 use constant ROOT => '/zklock';
@@ -110,6 +110,14 @@ sub shared_library
 	return $library;
 }
 
+# Is the server under a sanitizer or valgrind? Then it has preloaded libraries, sizes and a
+# pace of its own.
+sub instrumented
+{
+	my ($bin) = grep { -x "$_/postgres" } split /:/, $ENV{PATH};
+	return -e "$bin/postgres.real";
+}
+
 # Make the servers' workers talk to ZooKeeper node $zk_node, by refusing the others for a
 # moment.
 sub move_to
@@ -164,11 +172,7 @@ use warnings;
 use Carp;
 use IO::File;
 
-sub possible
-{
-	my ($bin) = grep { -x "$_/postgres" } split /:/, $ENV{PATH};
-	return !-e "$bin/postgres.real";
-}
+sub possible { return !ZkTest::instrumented(); }
 
 sub new
 {

@@ -25,9 +25,7 @@ zklock.session_timeout = 4s
 restart_after_crash = off
 log_statement = none
 END
-my $worker = $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
-my $postmaster = PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/postmaster.pid');
-$postmaster =~ s/\n.*//s;
+my $worker = worker_of($node);
 
 my (%count, @complaints);
 my $contender = qr/(?:-lock-|__READ__|__WRIT__|-lease-)\d{10}$/;
@@ -227,8 +225,7 @@ ok( defined poll_until(
 		sub { !grep { /$contender/ } $zk->lsr(ROOT) }, 10),
 	'no node is left')
   or diag join "\n", grep { /$contender/ } $zk->lsr(ROOT);
-is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'zklock worker'}), 1, 'there is a worker');
-is($node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'}), $worker, 'the same as before');
+is(worker_of($node), $worker, 'the worker is the same as before');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/terminated by signal|PANIC|exit code (?!1\b)/, 'no process died');
 my $ends = () = PostgreSQL::Test::Utils::slurp_file($node->logfile) =~ / ended, \d+ held locks/g;
 cmp_ok($ends, '>', 0, "$ends ZooKeeper sessions were lost");

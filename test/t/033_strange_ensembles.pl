@@ -98,12 +98,9 @@ sub ask
 # A quota; few of many addresses; silent name servers
 #
 
-my ($bin) = grep { -x "$_/postgres" } split /:/, $ENV{PATH};
-my $instrumented = -e "$bin/postgres.real";
-my $tmp = $PostgreSQL::Test::Utils::tmp_check;
-my $library = "$tmp/blackhole.so";
-system('cc', '-O1', '-shared', '-fPIC', '-o', $library, 'test/blackhole.c') == 0 or die 'cannot compile test/blackhole.c';
-my $hole = "$tmp/blackhole";
+my $instrumented = instrumented();
+my $library = shared_library('blackhole');
+my $hole = "$PostgreSQL::Test::Utils::tmp_check/blackhole";
 unlink $hole;
 
 my $zk = ZkEnsemble->new(tick => 500, proxy => 1, extra => { enforceQuota => 'true' })->start;
@@ -175,10 +172,9 @@ SKIP:
 	$node->safe_psql('postgres', 'CREATE DATABASE besides');
 	$node->safe_psql('postgres', 'DROP DATABASE besides');
 	cmp_ok(time - $start, '<', 5, 'silent name servers: CREATE and DROP DATABASE do not wait for the worker');
-	my $worker = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'};
-	my $old = $node->safe_psql('postgres', $worker);
+	my $old = worker_of($node);
 	$node->safe_psql('postgres', "SELECT pg_terminate_backend($old)");
-	ok(defined poll_until(sub { my $pid = $node->safe_psql('postgres', $worker); $pid ne '' && $pid ne $old }, 10), 'silent name servers: the worker can be restarted');
+	ok(defined poll_until(sub { my $pid = worker_of($node); $pid ne '' && $pid ne $old }, 10), 'silent name servers: the worker can be restarted');
 	$start = time;
 	{
 		local %ENV = (%ENV, LD_PRELOAD => $library, BLACKHOLE => $hole);

@@ -133,20 +133,12 @@ foreach my $kind (sort keys %copies)
 # The end of a whole server
 #
 
-sub processes_of
-{
-	my ($server) = @_;
-	my ($postmaster) = slurp_file($server->data_dir . '/postmaster.pid') =~ /^(\d+)/;
-	my @children = split ' ', slurp_file("/proc/$postmaster/task/$postmaster/children");
-	return ($postmaster, @children);
-}
-
 my $victim = zk_server('victim', $zk, conf => $conf);
 $holder->query(q{SELECT zk_lock_release_all()});
 my %deaths = (
 	'immediate stop' => sub { $victim->stop('immediate'); },
 	# its children notice, and end
-	'postmaster killed' => sub { my ($postmaster) = processes_of($victim); kill 'KILL', $postmaster; },
+	'postmaster killed' => sub { kill 'KILL', postmaster_of($victim); },
 	'everything killed, as by a reboot' => sub { kill 'KILL', processes_of($victim); },
 );
 foreach my $death (sort keys %deaths)

@@ -10,11 +10,9 @@ use Time::HiRes qw(time);
 use PostgreSQL::Test::Utils;
 use ZkTest;
 
-my ($bin) = grep { -x "$_/postgres" } split /:/, $ENV{PATH};
-plan skip_all => 'an instrumented server has limits of its own' if -e "$bin/postgres.real";
+plan skip_all => 'an instrumented server has limits of its own' if instrumented();
 
 use constant WORKER => q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'};
-my $tmp = $PostgreSQL::Test::Utils::tmp_check;
 my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
 
 # One connection for all questions: while descriptors are short there may be no other.
@@ -42,13 +40,10 @@ sub cpu
 # begins at the time of day; so the time of day is set to 500 requests before.
 #
 
-my $library = "$tmp/fakeclock.so";
-system('cc', '-O1', '-shared', '-fPIC', '-o', $library, 'test/fakeclock.c') == 0 or die 'cannot compile test/fakeclock.c';
 {
-	open my $clock, '>:raw', "$tmp/fakeclock" or die "fakeclock: $!";
-	syswrite $clock, pack 'q', 2**31 - 500 - int(time);
-	close $clock;
-	local %ENV = (%ENV, LD_PRELOAD => $library, FAKECLOCK => "$tmp/fakeclock");
+	my $clock = ZkTest::Clock->new;
+	$clock->set((2**31 - 500 - time) / 86400);
+	local %ENV = (%ENV, $clock->environment);
 	$node = zk_server('y', $zk);
 	$control = ZkTest::Session->new($node);
 	like($control->query('SELECT now()'), qr/^2038-01-19/, 'it is January 2038');
@@ -143,7 +138,7 @@ SKIP:
 
 # A worker that starts with too few, whatever it is that it cannot open then.
 {
-	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	my $postmaster = postmaster_of($node);
 	my $offset = -s $node->logfile;
 	my $ends = sub { my $n = () = log_since($offset) =~ /background worker "zklock worker" \(PID \d+\) exited/g; return $n; };
 	my %seen;

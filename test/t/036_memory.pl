@@ -14,8 +14,7 @@ use Time::HiRes qw(time);
 use PostgreSQL::Test::Utils;
 use ZkTest;
 
-my ($bin) = grep { -x "$_/postgres" } split /:/, $ENV{PATH};
-plan skip_all => 'the memory of an instrumented server is its instruments\'' if -e "$bin/postgres.real";
+plan skip_all => 'the memory of an instrumented server is its instruments\'' if instrumented();
 
 my $cycles = $ENV{SOAK_CYCLES} // 20_000;
 my $backends = $ENV{SOAK_BACKENDS} // 6;
@@ -25,7 +24,7 @@ my $each = int($cycles / $rounds / $backends) || 1;
 
 my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
 my $node = zk_server('a', $zk, hosts => $zk->direct_hosts);
-my $worker = $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
+my $worker = worker_of($node);
 my @sessions = map { ZkTest::Session->new($node, name => "soak $_") } 1 .. $backends;
 my %processes = ('worker' => $worker, map { ("backend $_" => $sessions[ $_ - 1 ]->backend) } 1 .. $backends);
 
@@ -98,8 +97,7 @@ foreach my $process (sort keys %processes)
 	cmp_ok($late - $early, '<=', $allowed, "$process: $early kB after a tenth of the cycles, $late kB at the end");
 	is($fds{$process}[-1], $fds{$process}[1], "$process: no more files are open");
 }
-is($node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'}),
-	$worker, 'it was the same worker all the time');
+is(worker_of($node), $worker, 'it was the same worker all the time');
 
 $_->quit foreach @sessions;
 $node->stop;
@@ -109,7 +107,7 @@ $node->append_conf('postgresql.conf', q{zklock.hosts = '} . $zk->hosts . q{'});
 $node->start;
 wait_for_lease($node);
 my $control = ZkTest::Session->new($node);
-$worker = $control->query(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
+$worker = worker_of($node);
 
 # Each time with a lock held, which is lost or not, and another one taken afterwards.
 my $times = $ENV{SOAK_CYCLES} ? 200 : 40;
@@ -141,7 +139,7 @@ foreach my $what (sort keys %ends)
 	cmp_ok($memory[-1] - $memory[1], '<=', 256, "the $what ended $times times: $memory[1] kB after a fifth of them, $memory[-1] kB at the end");
 	is($files[-1], $files[1], "the $what: no more files are open");
 }
-is($control->query(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'}), $worker, 'it was the same worker all the time');
+is(worker_of($node), $worker, 'it was the same worker all the time');
 $control->quit;
 $node->stop;
 done_testing();
