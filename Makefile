@@ -28,7 +28,7 @@ OBJS = \
 EXTENSION = zklock
 # The control file is the only place that holds the version.
 EXTVERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" $(dir $(firstword $(MAKEFILE_LIST)))zklock.control)
-DATA = $(filter-out sql/zklock--$(EXTVERSION).sql, $(wildcard sql/zklock--*--*.sql))
+DATA = $(patsubst $(srcdir)/%,%,$(wildcard $(srcdir)/sql/zklock--*--*.sql))
 DATA_built = sql/zklock--$(EXTVERSION).sql
 PGFILEDESC = "zklock - distributed locks on ZooKeeper"
 
@@ -66,9 +66,11 @@ $(OBJS) $(OBJS:.o=.bc): $(wildcard $(srcdir)/src/*.h)
 $(OBJS) $(OBJS:.o=.bc): | src/.have-zookeeper
 
 src/.have-zookeeper:
+	@mkdir -p $(@D)
 	@printf '%s\n' '#include <zookeeper/zookeeper.h>' 'int main(void) { return zoo_state((zhandle_t *) 0); }' | \
 		$(CC) $(CPPFLAGS) -x c - -o $@ $(LDFLAGS) $(SHLIB_LINK) >/dev/null 2>&1 || \
 		{ echo "zklock needs ZooKeeper's C client (zookeeper/zookeeper.h and libzookeeper_mt): install the package libzookeeper-mt-dev" >&2; exit 1; }
 
 sql/zklock--$(EXTVERSION).sql: sql/zklock.sql zklock.control
+	@mkdir -p $(@D)
 	cp $< $@
