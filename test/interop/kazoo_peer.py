@@ -3,7 +3,7 @@
 
 The protocol is described at the head of test/perl/ZkPeers.pm. Kinds: mutex (a Lock with
 the pattern that lets it see the names of Curator and zklock), plain (a Lock as it is),
-read, write (with patterns for theirs). "participants" shows what contenders() does: the
+read, write (with patterns for theirs), semaphore. "participants" shows what contenders() does: the
 data of the nodes.
 
 Copyright (c) 2026, zklock developers
@@ -25,7 +25,7 @@ def say(*fields):
     os.write(1, ("\t".join(fields) + "\n").encode())
 
 
-def make_lock(ident, kind, path):
+def make_lock(ident, kind, path, leases="1"):
     if kind == "mutex":
         return client.Lock(path, "kazoo " + ident, extra_lock_patterns=["-lock-"])
     if kind == "plain":
@@ -34,6 +34,8 @@ def make_lock(ident, kind, path):
         return client.ReadLock(path, "kazoo " + ident, extra_lock_patterns=FOREIGN_WRITERS)
     if kind == "write":
         return client.WriteLock(path, "kazoo " + ident, extra_lock_patterns=FOREIGN_WRITERS + ["__READ__"])
+    if kind == "semaphore":
+        return client.Semaphore(path, "kazoo " + ident, max_leases=int(leases))
     raise ValueError("no such kind: " + kind)
 
 
@@ -43,10 +45,10 @@ def serve(ident, commands):
         command = commands.get()
         try:
             if command[0] == "acquire":
-                lock = make_lock(ident, command[1], command[2])
+                lock = make_lock(ident, *command[1:])
                 lock.acquire()
                 held.append((command[1], lock))
-                say(ident, "acquired", lock.node)
+                say(ident, "acquired", lock.create_path.split("/")[-1] if command[1] == "semaphore" else lock.node)
             elif command[0] == "release":
                 which = max(i for i, h in enumerate(held) if len(command) < 2 or h[0] == command[1])
                 held.pop(which)[1].release()
