@@ -337,8 +337,7 @@ SKIP:
 	is_deeply(expect($z2, 'participants')->{nodes}, \@nodes, 'zk_lock_queue lists the nodes of Curator and kazoo, in order');
 	is($z2->session->query(q{SELECT string_agg(position || holds::text || coalesce(server, '?'), ' ' ORDER BY position) FROM zk_lock_queue('listed')}) =~
 		/^1truea 2false[\d.]+ 3falsekazoo c\d+$/ ? 1 : 0, 1, 'with what they say of themselves');
-	my %stat = $zk->stat(lock_directory('listed') . "/$nodes[1]");
-	is($z2->session->query(q{SELECT token FROM zk_lock_queue('listed') WHERE position = 2}), $stat{czxid},
+	is($z2->session->query(q{SELECT token FROM zk_lock_queue('listed') WHERE position = 2}), $zk->stat(lock_directory('listed') . "/$nodes[1]")->{czxid},
 		"the token of a foreign client is its node's czxid");
 	my $lister = peer('Curator');
 	$lister->participants('mutex', 'listed');
@@ -441,7 +440,7 @@ SKIP:
 
 SKIP:
 {
-	skip_unless(10, 'Curator');
+	skip_unless(12, 'Curator');
 	my ($z, $c, $asker) = (peer('zklock'), peer('Curator'), peer('Curator'));
 	my $log = -s $node_a->logfile;
 	my $node = acquired($z, 'mutex', 'asked');
@@ -465,11 +464,15 @@ SKIP:
 	$z->session->quit;
 	released($c);
 
-	# the other way round
+	# the other way round; a revocable node has no data
 	$z = peer('zklock');
+	$log = -s $node_a->logfile;
 	acquired($c, 'revocable', 'broken');
+	like($z->session->query(q{SELECT zk_lock_acquire('broken', timeout => '0')}),
+		qr/It is held by another client, which does not say who it is, fencing token \d+/, 'a holder without data has no empty name');
 	is($z->session->query(q{SELECT zk_lock_break('broken')}), 'released', 'zk_lock_break: a revocable holder of Curator lets go');
 	is(expect($c, 'asked')->{what}, 'asked', 'since it was asked');
+	like(slurp_file($node_a->logfile, $log), qr/lock "broken" was taken from a client that does not say who it is by user/, 'nor has it one in the log');
 	expect($c, 'released');
 	$node = acquired($c, 'mutex', 'broken');
 	is($z->session->query(q{SELECT zk_lock_break('broken', '300 ms')}), 'deleted', 'of any other the node is deleted');
