@@ -7,7 +7,7 @@
 # counted and printed; every other pair is held to the rule, and without kazoo, or without
 # Curator, all of them are.
 #
-# INTEROP_ROUNDS (300): grants in each of the mixes.
+# INTEROP_ROUNDS (150): grants in each of the mixes.
 
 use strict;
 use warnings;
@@ -18,7 +18,7 @@ use Time::HiRes qw(time);
 use ZkPeers;
 use ZkTest;
 
-my $rounds = $ENV{INTEROP_ROUNDS} // 300;
+my $rounds = $ENV{INTEROP_ROUNDS} // 150;
 my $zk = ZkEnsemble->new(tick => 500)->start;
 my @servers = (zk_server('a', $zk), zk_server('b', $zk));
 my %process;
