@@ -614,8 +614,12 @@ describe_holder(ZklEntry *entry)
 	appendStringInfoString(&buf, entry->mode == ZKL_MODE_LEASE ? "One" : "It");
 	if (holder->pid == 0)
 	{
-		appendStringInfo(&buf, " is held by another client: \"%s\", fencing token " INT64_FORMAT ".",
-						 zkl_text_for_message(holder->server), entry->holder_token);
+		appendStringInfoString(&buf, " is held by another client");
+		if (holder->server[0] != '\0')
+			appendStringInfo(&buf, ": \"%s\"", zkl_text_for_message(holder->server));
+		else
+			appendStringInfoString(&buf, ", which does not say who it is");
+		appendStringInfo(&buf, ", fencing token " INT64_FORMAT ".", entry->holder_token);
 		return buf.data;
 	}
 	appendStringInfo(&buf, " is held by server \"%s\", process %d",

@@ -610,7 +610,11 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 			continue;
 		holding[i] = true;
 		nholding++;
-		appendStringInfo(&holders, "%s\"%s\"", holders.len > 0 ? ", " : "", row->data.server);
+		appendStringInfoString(&holders, holders.len > 0 ? ", " : "");
+		if (row->data.server[0] != '\0')
+			appendStringInfo(&holders, "\"%s\"", row->data.server);
+		else
+			appendStringInfoString(&holders, "a client that does not say who it is");
 		if (row->data.pid > 0)
 			appendStringInfo(&holders, " process %d", row->data.pid);
 	}
