@@ -684,21 +684,40 @@ zkl_queue_own_gone(ZklQueue *queue)
 	vanished(queue);
 }
 
+/* Without the only one ahead, are we first for certain? */
+static bool
+is_next(const ZklQueue *queue)
+{
+	return queue->state == ZKL_QUEUE_QUEUED && queue->listed && queue->pred_suffices &&
+		queue->own_watched;
+}
+
+static void
+take_over(ZklQueue *queue)
+{
+	queue->pred[0] = '\0';
+	queue->must_wait = false;
+	queue->ahead = 0;
+	consider_grant(queue);
+}
+
 void
 zkl_queue_pred_gone(ZklQueue *queue)
 {
 	if (queue->state != ZKL_QUEUE_QUEUED)
 		return;
 	queue->pred_watched = false;
-	if (queue->listed && queue->pred_suffices && queue->own_watched)
-	{
-		queue->pred[0] = '\0';
-		queue->must_wait = false;
-		queue->ahead = 0;
-		consider_grant(queue);
-	}
+	if (is_next(queue))
+		take_over(queue);
 	else
 		queue->listed = false;
+}
+
+void
+zkl_queue_pred_released(ZklQueue *queue, const char *pred)
+{
+	if (is_next(queue) && strcmp(queue->pred, pred) == 0)
+		take_over(queue);
 }
 
 void

@@ -69,6 +69,12 @@
  * with A, B, C in the queue, the deletion of B's node while B waits would make
  * C watch A, and A's leaving would let both think they are next.
  *
+ * The predecessor may be another request of this worker, whose owner has let go.
+ * Then nobody holds the lock by that node any more, and under the same conditions
+ * as above nobody else can come before us; so we hold from the moment that it is
+ * let go, and not only when its deletion has been to the quorum and back. Everybody
+ * else sees that node or ours ahead of his own.
+ *
  * Pure, see lockname.h.
  *
  * Copyright (c) 2026, zklock developers
@@ -283,6 +289,10 @@ extern void zkl_queue_surrender(ZklQueue *queue);
 /* Watches: the named node was deleted. */
 extern void zkl_queue_own_gone(ZklQueue *queue);
 extern void zkl_queue_pred_gone(ZklQueue *queue);
+
+/* The node named "pred" was given up by its owner, a request of this worker, which
+ * deletes it next. */
+extern void zkl_queue_pred_released(ZklQueue *queue, const char *pred);
 
 /* Watches that are used up without saying what we wait for: a node's data was
  * changed, the children of the directory (LEASE) did. */

@@ -141,11 +141,28 @@ typedef struct Slot
 	bool		revoked;		/* somebody wants the lock, see read_own_data() */
 	bool		surrender;		/* as soon as the owner's commit is over */
 	int			cost;			/* bytes of path, see ZKL_NODE_BUDGET */
-	uint64		own_hash;		/* of the node's path, 0 = none */
-	uint64		pred_hash;		/* of the predecessor's path, 0 = none */
 	uint64		dir_hash;		/* of the directory's path */
 	ZklQueue	queue;
 } Slot;
+
+/*
+ * Which machine is it that a path concerns? Each can be found by the hash of three
+ * paths: its own node's, its predecessor's, and for a lease the directory's.
+ */
+typedef enum Role
+{
+	ROLE_OWN,
+	ROLE_PRED,
+	ROLE_LEASES
+} Role;
+
+#define ROLES	3
+
+typedef struct Link
+{
+	uint64		hash;			/* 0 = not linked */
+	int			next;			/* slot * ROLES + role, -1 = the last */
+} Link;
 
 static struct
 {
@@ -187,6 +204,10 @@ static struct
 	int		   *todo;
 	int			ntodo;
 	int		   *rung;			/* room for answer_doorbell() */
+	Link	   *links;			/* ROLES for each slot */
+	int		   *link_heads;		/* by hash, -1 = empty */
+	int			nlink_heads;
+	int		   *found;			/* room for find_links() */
 	int			ncreate_batches;
 	uint64		known_dirs[KNOWN_DIRS]; /* hashes of paths, by hash */
 	int64		node_bytes;
@@ -345,6 +366,46 @@ path_hash(const char *path)
 	return hash | 1;
 }
 
+/* Let the slot be found by this hash in this role, and by no other; 0: by none. */
+static void
+set_link(int index, Role role, uint64 hash)
+{
+	int			id = index * ROLES + role;
+	Link	   *link = &worker.links[id];
+	int		   *at;
+
+	if (link->hash == hash)
+		return;
+	if (link->hash != 0)
+	{
+		for (at = &worker.link_heads[link->hash % worker.nlink_heads]; *at != id;
+			 at = &worker.links[*at].next)
+			;
+		*at = link->next;
+	}
+	link->hash = hash;
+	if (hash != 0)
+	{
+		at = &worker.link_heads[hash % worker.nlink_heads];
+		link->next = *at;
+		*at = id;
+	}
+}
+
+/* Who can be found by this hash? Into worker.found, as slot * ROLES + role, since to
+ * act on one changes the links. */
+static int
+find_links(uint64 hash)
+{
+	int			n = 0;
+
+	for (int id = worker.link_heads[hash % worker.nlink_heads]; id >= 0;
+		 id = worker.links[id].next)
+		if (worker.links[id].hash == hash)
+			worker.found[n++] = id;
+	return n;
+}
+
 static uint64
 node_hash(int index, const char *node)
 {
@@ -493,7 +554,8 @@ deactivate(int index)
 	worker.nactive -= slot->active;
 	slot->active = slot->granted = slot->revoked = slot->surrender = slot->waited = false;
 	slot->asking = slot->alone = false;
-	slot->own_hash = slot->pred_hash = slot->dir_hash = 0;
+	for (Role role = ROLE_OWN; role < ROLES; role++)
+		set_link(index, role, 0);
 	slot->serial++;
 }
 
@@ -530,19 +592,19 @@ publish(int index)
 	if (strcmp(entry->node, queue->node) != 0)
 	{
 		memcpy(entry->node, queue->node, sizeof(entry->node));
-		slot->own_hash = node_hash(index, queue->node);
+		set_link(index, ROLE_OWN, node_hash(index, queue->node));
 	}
 	pg_atomic_write_u32(&entry->ahead, queue->ahead);
 	slot->waited |= queue->must_wait;
 	if (queue->state == ZKL_QUEUE_QUEUED)
 	{
-		slot->pred_hash = node_hash(index, queue->pred);
+		set_link(index, ROLE_PRED, node_hash(index, queue->pred));
 		if (queue->listed)
 			pg_atomic_write_u32(&entry->queued, 1);
 	}
 	else
 	{
-		slot->pred_hash = 0;
+		set_link(index, ROLE_PRED, 0);
 		pg_atomic_write_u32(&entry->queued, 0);
 	}
 
@@ -605,6 +667,8 @@ activate(int index)
 	worker.node_bytes += slot->cost;
 	worker.watch_bytes += 2 * slot->cost;
 	slot->dir_hash = path_hash(path);
+	if (entry->mode == ZKL_MODE_LEASE)
+		set_link(index, ROLE_LEASES, slot->dir_hash);
 }
 
 /* What the machine has to know of the request beside its mode. */
@@ -638,6 +702,28 @@ begin_request(int index)
 	mark(index);
 }
 
+/*
+ * The owner gave a lock back: the next one in the queue, if it is of this server, has
+ * it now.
+ */
+static void
+hand_over(int index)
+{
+	const char *node = worker.slots[index].queue.node;
+	int			n = find_links(worker.links[index * ROLES + ROLE_OWN].hash);
+
+	for (int i = 0; i < n; i++)
+	{
+		int			next = worker.found[i] / ROLES;
+
+		if (worker.found[i] % ROLES != ROLE_PRED ||
+			strcmp(zkl_shared->entries[next].name, zkl_shared->entries[index].name) != 0)
+			continue;
+		zkl_queue_pred_released(&worker.slots[next].queue, node);
+		publish(next);
+	}
+}
+
 /* A wish of the owner's, or one that an earlier worker did not get to. */
 static void
 look_at_entry(int index)
@@ -664,7 +750,11 @@ look_at_entry(int index)
 		}
 		if (slot->active)
 		{
+			bool		held = slot->queue.state == ZKL_QUEUE_GRANTED;
+
 			zkl_queue_abandon(&slot->queue);
+			if (held)
+				hand_over(index);
 			publish(index);
 		}
 		else
@@ -713,6 +803,7 @@ adopt_entries(void)
 			zkl_queue_adopt(&slot->queue, entry->mode, entry->try, entry->uuid, entry->node,
 							entry->token, held);
 			set_request(&slot->queue, entry);
+			set_link(i, ROLE_OWN, node_hash(i, entry->node));
 			if (held)
 			{
 				worker.watch_bytes -= slot->cost;
@@ -1837,40 +1928,40 @@ on_queue_reply(ZklOp *op)
 static void
 on_watch_event(const char *path, bool gone)
 {
-	uint64		hash = path_hash(path);
+	int			n = find_links(path_hash(path));
 
-	for (int i = 0; i < zkl_shared->nentries; i++)
+	for (int i = 0; i < n; i++)
 	{
-		Slot	   *slot = &worker.slots[i];
-		ZklQueue   *queue = &slot->queue;
-		const char *name = zkl_shared->entries[i].name;
+		int			index = worker.found[i] / ROLES;
+		ZklQueue   *queue = &worker.slots[index].queue;
+		const char *name = zkl_shared->entries[index].name;
 		char		watched[ZKL_PATH_SIZE];
 
-		if (slot->own_hash == hash)
+		switch ((Role) (worker.found[i] % ROLES))
 		{
-			zkl_node_path(watched, zkl_root, name, queue->node);
-			if (strcmp(watched, path) != 0)
-				continue;
-			if (gone)
-				zkl_queue_own_gone(queue);
-			else
-				zkl_queue_own_changed(queue);
+			case ROLE_OWN:
+				zkl_node_path(watched, zkl_root, name, queue->node);
+				if (strcmp(watched, path) != 0)
+					continue;
+				if (gone)
+					zkl_queue_own_gone(queue);
+				else
+					zkl_queue_own_changed(queue);
+				break;
+			case ROLE_PRED:
+				zkl_node_path(watched, zkl_root, name, queue->pred);
+				if (strcmp(watched, path) != 0)
+					continue;
+				if (gone)
+					zkl_queue_pred_gone(queue);
+				else
+					zkl_queue_pred_changed(queue);
+				break;
+			case ROLE_LEASES:
+				zkl_queue_children_changed(queue);
+				break;
 		}
-		else if (slot->pred_hash == hash)
-		{
-			zkl_node_path(watched, zkl_root, name, queue->pred);
-			if (strcmp(watched, path) != 0)
-				continue;
-			if (gone)
-				zkl_queue_pred_gone(queue);
-			else
-				zkl_queue_pred_changed(queue);
-		}
-		else if (slot->dir_hash == hash && queue->mode == ZKL_MODE_LEASE)
-			zkl_queue_children_changed(queue);
-		else
-			continue;
-		publish(i);
+		publish(index);
 	}
 }
 
@@ -2153,6 +2244,13 @@ initialise(void)
 	worker.slots = MemoryContextAllocZero(TopMemoryContext,
 										  zkl_shared->nentries * sizeof(Slot));
 	worker.todo = MemoryContextAlloc(TopMemoryContext, zkl_shared->nentries * sizeof(int));
+	worker.links = MemoryContextAllocZero(TopMemoryContext,
+										  zkl_shared->nentries * ROLES * sizeof(Link));
+	worker.found = MemoryContextAlloc(TopMemoryContext, zkl_shared->nentries * ROLES * sizeof(int));
+	worker.nlink_heads = zkl_shared->nentries * 2 + 1;
+	worker.link_heads = MemoryContextAlloc(TopMemoryContext, worker.nlink_heads * sizeof(int));
+	for (int i = 0; i < worker.nlink_heads; i++)
+		worker.link_heads[i] = -1;
 	worker.rung = MemoryContextAlloc(TopMemoryContext, zkl_shared->nentries * sizeof(int));
 	worker.log_budget = LOG_LINES_PER_TICK;
 	worker.wait_event = WaitEventExtensionNew("ZklockWorkerMain");

@@ -60,7 +60,7 @@ is(scalar(() = glob "/proc/$postmaster/task/*"), 1, 'the postmaster has one thre
 	my $waiter = ZkTest::Session->new($other);
 
 	my $token = $holder->query(q{BEGIN; INSERT INTO work VALUES ('terminated'); SELECT zk_xact_lock_acquire('job')});
-	$idle->query(q{SELECT zk_lock_acquire('idle')});
+	$idle->query(q{SELECT zk_lock_acquire('idle'), zk_lock_acquire('deleted')});
 	$waiter->send(q{SELECT zk_lock_acquire('job')});
 	poll_until(sub { contenders($zk, 'job') == 2 }, 10) // die;
 	my @nodes = sort(contenders($zk, 'job'), contenders($zk, 'idle'));
@@ -73,6 +73,10 @@ is(scalar(() = glob "/proc/$postmaster/task/*"), 1, 'the postmaster has one thre
 	is(zookeeper_session('a'), $session, 'on the same ZooKeeper session');
 	is_deeply([ sort(contenders($zk, 'job'), contenders($zk, 'idle')) ], \@nodes, 'with the same nodes');
 	ok(!$waiter->answered, 'nobody else was granted');
+	$zk->delete(lock_directory('deleted') . '/' . (contenders($zk, 'deleted'))[0]);
+	ok(defined poll_until(sub { $idle->query(q{SELECT zk_lock_is_held('deleted')}) eq 'f' }, 1),
+		'after_a_worker_restart_a_deleted_node_is_noticed_within_a_second');
+	$idle->query(q{SELECT zk_lock_release('deleted')});
 	is($holder->query(q{SELECT zk_fencing_token('job')}), $token, 'the token is the same');
 	is($holder->query('COMMIT; SELECT count(*) FROM work'), 1, 'the transaction commits');
 	like($waiter->wait(5), qr/^\d+$/, 'then the waiter is granted');

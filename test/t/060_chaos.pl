@@ -5,8 +5,10 @@
 #
 # Every transaction writes a row with the token of the lock that it holds; PostgreSQL keeps
 # the time of each commit. Afterwards, from both databases and from what the clients were
-# answered: no commit under a token after a higher token of the same lock was granted;
-# tokens rise in the order of the grants; every statement ended; no node is left.
+# answered: no commit under a token after a higher token of the same lock was granted
+# in a mode that excludes it; tokens rise in the order of the grants; every statement ended;
+# no node is left. One of the locks is taken in all modes, and downgraded; the others
+# exclusively.
 #
 # The seed decides what is tried and when, not how the machine schedules it: a seed that
 # found something is likely, not sure, to find it again. CHAOS_MINUTES, CHAOS_SEED.
@@ -20,7 +22,8 @@ use ZkTest;
 
 my $minutes = $ENV{CHAOS_MINUTES} // 2;
 my $seed = $ENV{CHAOS_SEED} // 1;
-my @locks = map { "chaos/lock $_" } 'a' .. 'c';
+my @locks = map { "chaos/lock $_" } 'a' .. 'd';
+my $shared = $locks[-1];
 use constant CLIENTS => 7;    # of each server
 
 srand $seed;
@@ -36,7 +39,7 @@ log_min_messages = warning
 log_statement = none
 END
 } 'a', 'b';
-$_->safe_psql('postgres', 'CREATE TABLE work (lock text, token bigint, client text)') foreach @servers;
+$_->safe_psql('postgres', 'CREATE TABLE work (lock text, token bigint, client text, mode text)') foreach @servers;
 
 my (@grants, %count, @violations);
 my $violations = 0;
@@ -71,24 +74,30 @@ sub connect_client
 	return;
 }
 
-# The next piece of work, as statements; "TOKEN" stands for what was granted.
+# The next piece of work, as statements; "TOKEN" and "MODE" stand for what was granted.
 sub program
 {
 	my ($client) = @_;
 	my $lock = pick(@locks);
 	my $timeout = pick('50 ms', '300 ms', '2 s', '5 s');
-	my $insert = "INSERT INTO work VALUES ('$lock', TOKEN, '$client->{name}')";
+	my $insert = "INSERT INTO work VALUES ('$lock', TOKEN, '$client->{name}', 'MODE')";
+	my $mode = $lock eq $shared ? pick('exclusive', 'read', 'read', 'read', 'write') : 'exclusive';
 	my $linger = sprintf 'SELECT pg_sleep(%.3f)', rand(pick(0.02, 0.3, 1.5, 8));
 	# evaluated after the grant, from left to right
 	my $acquire = sub {
-		my ($function) = @_;
-		my $arguments = $function =~ /try/ ? "'$lock'" : "'$lock', timeout => '$timeout'";
-		return "SELECT 'granted', '$lock', $function($arguments), extract(epoch FROM clock_timestamp())";
+		my ($function, $as) = @_;
+		$as //= $mode;
+		my $arguments = "'$lock', '$as'" . ($function =~ /try/ ? '' : ", timeout => '$timeout'");
+		return "SELECT 'granted', '$lock', '$as', $function($arguments), extract(epoch FROM clock_timestamp())";
 	};
 	my @settings = (
 		'SET statement_timeout = ' . (chance(15) ? pick(5, 50, 400) : 0),
 		"SET zklock.idle_loss = '" . pick('terminate', 'doom') . q{'});
 	my $end = chance(85) ? 'COMMIT' : 'ROLLBACK';
+
+	return (@settings, $acquire->('zk_lock_acquire', 'write'), $insert, $acquire->('zk_lock_acquire', 'read'),
+		"SELECT zk_lock_release('$lock', 'write')", $insert, $linger, $insert, "SELECT zk_lock_release('$lock')")
+	  if $lock eq $shared && chance(30);
 
 	my @body =
 	    chance(40) ? ($acquire->('zk_xact_lock_acquire'), $insert, $linger, $insert)
@@ -134,12 +143,13 @@ sub hear
 		violation("$client->{name}: $sql: $1 $2") if $1 eq 'XX000' || $1 eq '42601';
 		abandon($client) unless $sql eq 'ROLLBACK' || $sql =~ /release_all/;
 	}
-	elsif ($answer =~ /^granted\|(.*)\|(\d*)\|([\d.]+)$/m)
+	elsif ($answer =~ /^granted\|(.*)\|(\w+)\|(\d*)\|([\d.]+)$/m)
 	{
-		my ($lock, $token, $at) = ($1, $2, $3);
+		my ($lock, $mode, $token, $at) = ($1, $2, $3, $4);
 		return abandon($client) if $token eq '';
-		$client->{token} = $token;
-		push @grants, [ $lock, $token, $at, $client->{name} ];
+		$count{downgrades}++ if $mode eq 'read' && $token == ($client->{token} // 0);
+		($client->{token}, $client->{mode}) = ($token, $mode);
+		push @grants, [ $lock, $token, $at, $client->{name}, $mode ];
 	}
 	return;
 }
@@ -174,7 +184,9 @@ sub drive
 	}
 	my $sql = shift @{ $client->{todo} };
 	my $token = $client->{token} // 0;
+	my $mode = $client->{mode} // '';
 	$sql =~ s/TOKEN/$token/;
+	$sql =~ s/MODE/$mode/;
 	$client->{sql} = $sql;
 	$client->{sent} = time;
 	$client->{session}->send($sql);
@@ -347,7 +359,7 @@ my @commits;
 foreach my $server (@servers)
 {
 	push @commits, map { [ split /\|/ ] } split /\n/, $server->safe_psql('postgres',
-		'SELECT lock, token, extract(epoch FROM pg_xact_commit_timestamp(xmin)), client FROM work');
+		'SELECT lock, token, extract(epoch FROM pg_xact_commit_timestamp(xmin)), client, mode FROM work');
 }
 my %grants_of;
 push @{ $grants_of{ $_->[0] } }, $_ foreach @grants;
@@ -355,17 +367,23 @@ push @{ $grants_of{ $_->[0] } }, $_ foreach @grants;
 foreach my $lock (sort keys %grants_of)
 {
 	my @by_time = sort { $a->[2] <=> $b->[2] } @{ $grants_of{$lock} };
-	foreach my $i (1 .. $#by_time)
+	my (%highest, $before);    # so far, of all and of those that are not shared
+	foreach my $after (@by_time)
 	{
-		my ($before, $after) = @by_time[ $i - 1, $i ];
+		my ($token, $client, $mode) = @{$after}[ 1, 3, 4 ];
 		# the same token again is the same backend that takes what it holds
-		violation(sprintf '%s: token %d granted at %.6f to %s, after %d at %.6f to %s', $lock,
-			$after->[1], $after->[2], $after->[3], $before->[1], $before->[2], $before->[3])
-		  if $after->[1] < $before->[1] || ($after->[1] == $before->[1] && $after->[3] ne $before->[3]);
+		$before = $highest{ $mode eq 'read' ? 'alone' : 'all' };
+		violation(sprintf '%s: token %d granted at %.6f to %s for %s, after %d at %.6f to %s for %s', $lock,
+			@{$after}[ 1 .. 4 ], @{$before}[ 1 .. 4 ])
+		  if $before && ($token < $before->[1] || ($token == $before->[1] && $client ne $before->[3]));
+		foreach my $of ('all', $mode eq 'read' ? () : 'alone')
+		{
+			$highest{$of} = $after if !$highest{$of} || $token > $highest{$of}[1];
+		}
 	}
 	foreach my $commit (grep { $_->[0] eq $lock } @commits)
 	{
-		my ($next) = grep { $_->[1] > $commit->[1] } @by_time;
+		my ($next) = grep { $_->[1] > $commit->[1] && ($_->[4] ne 'read' || $commit->[4] ne 'read') } @by_time;
 		violation(sprintf '%s: %s committed token %d at %.6f, but %s was granted token %d at %.6f', $lock,
 			$commit->[3], $commit->[1], $commit->[2], $next->[3], $next->[1], $next->[2])
 		  if $next && $commit->[2] > $next->[2];
