@@ -88,6 +88,7 @@ PGDLLEXPORT void zklock_worker_main(Datum main_arg);
 #define DISCONNECTED_POLL	ZKL_MS(20)
 #define SUSPECT_PERIOD		ZKL_MS(60000)
 #define LOG_LINES_PER_TICK	3
+#define LOSSES_LOGGED		100		/* lines about lost locks, per tick */
 
 /* What a reply is for: the machine's ZKL_OP_ bit, or one of these. */
 typedef enum Purpose
@@ -198,6 +199,7 @@ static struct
 	ZklTime		next_relist;
 	int			log_budget;
 	int			log_suppressed;
+	int			losses_logged;
 
 	Slot	   *slots;
 	int			nactive;
@@ -460,13 +462,15 @@ publish_loss(int index, uint32 how)
 		return;
 
 	zkl_stats_count(entry->name, ZKL_OUTCOME_LOST, false, 0);
-	ereport(LOG,
-			(errmsg("zklock: lock \"%s\" of process %d is lost", entry->name, entry->pid),
-			 how == ZKL_FATE_BROKEN ? errdetail("It was taken away by %s.", entry->breaker) :
-			 errdetail("%s %ld ms of the lease were left.",
-					   how == ZKL_FATE_VANISHED ? "Its node was deleted." :
-					   "The ZooKeeper session ended.",
-					   Max((long) (left / 1000), 0L))));
+	/* of thousands that go together the tick says how many */
+	if (worker.losses_logged++ < LOSSES_LOGGED)
+		ereport(LOG,
+				(errmsg("zklock: lock \"%s\" of process %d is lost", entry->name, entry->pid),
+				 how == ZKL_FATE_BROKEN ? errdetail("It was taken away by %s.", entry->breaker) :
+				 errdetail("%s %ld ms of the lease were left.",
+						   how == ZKL_FATE_VANISHED ? "Its node was deleted." :
+						   "The ZooKeeper session ended.",
+						   Max((long) (left / 1000), 0L))));
 	if ((old & ZKL_FATE_COMMITTING) == 0 &&
 		GetPGProcByNumber(entry->procno)->pid == entry->pid)
 		kill(entry->pid, entry->push_signal);
@@ -2104,6 +2108,11 @@ tick(ZklTime now)
 	if (now < worker.next_tick)
 		return;
 	worker.next_tick = now + TICK_PERIOD;
+	if (worker.losses_logged > LOSSES_LOGGED)
+		ereport(LOG,
+				(errmsg("zklock: %d more locks are lost, not shown one by one",
+						worker.losses_logged - LOSSES_LOGGED)));
+	worker.losses_logged = 0;
 	if (relist)
 	{
 		worker.next_relist = now + RELIST_PERIOD;
