@@ -34,6 +34,12 @@ my %strikes = (
 		my ($contender) = contenders($zk, $lock);
 		$zk->delete(lock_directory($lock) . "/$contender");
 	},
+	# by zk_lock_break: the worker itself publishes the loss and then deletes the node
+	'taken away' => sub {
+		my ($lock) = @_;
+		my ($contender) = contenders($zk, $lock);
+		$zk->set(lock_directory($lock) . "/$contender", '{"server":"a","breaker":"somebody"}');
+	},
 );
 
 foreach my $strike (sort keys %strikes)
@@ -62,6 +68,7 @@ foreach my $strike (sort keys %strikes)
 		"$strike: it happened");
 	# longer than any timer or push takes
 	ok(!defined poll_until(sub { $session->answered }, 2), "$strike: COMMIT goes on waiting");
+	is(scalar contenders($zk, $lock), 1, "$strike: the node stays until the commit is over") if $strike eq 'taken away';
 
 	$zk->proxy(1, 'pass');
 	$node->safe_psql('postgres', q{ALTER SYSTEM RESET synchronous_standby_names});
@@ -69,6 +76,7 @@ foreach my $strike (sort keys %strikes)
 	is($session->wait(10), '', "$strike: COMMIT returns without a warning when it may");
 	is($node->safe_psql('postgres', "SELECT count(*) FROM work WHERE what = '$strike'"), 1, "$strike: the row is there");
 	is($session->query('SELECT 1'), 1, "$strike: the connection goes on");
+	ok(defined poll_until(sub { contenders($zk, $lock) == 0 }, 3), "$strike: the lock is free then");
 	$_->quit foreach $session, $probe;
 	wait_for_lease($node);
 }
