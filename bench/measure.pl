@@ -77,9 +77,10 @@ sub take_turns
 	my %result;
 	foreach my $name (@names)
 	{
-		foreach my $field (grep { !ref $all{$name}[0]{$_} } keys %{ $all{$name}[0] })
+		my %fields = map { %$_ } @{ $all{$name} };
+		foreach my $field (grep { !ref $fields{$_} } keys %fields)
 		{
-			$result{$name}{$field} = median(map { $_->{$field} } @{ $all{$name} });
+			$result{$name}{$field} = median(grep { defined } map { $_->{$field} } @{ $all{$name} });
 		}
 		$result{$name}{all} = $all{$name};
 	}
@@ -104,7 +105,7 @@ sub ensemble
 		name => "zk$nodes-",
 		java => [ '-Xmx512m', '-XX:TieredStopAtLevel=4', '-Dzookeeper.forceSync=yes', '-Dzookeeper.preAllocSize=65536' ])->start;
 	progress("warming up an ensemble of $nodes");
-	curator($zk, $_, 16, 2 * $seconds) foreach qw(own one);
+	curator($zk, $_, 16, min(10, 2 * $seconds)) foreach qw(own one);
 	return $ensemble{$nodes} = $zk;
 }
 
@@ -204,6 +205,8 @@ sub with_costs
 	sleep 0.6 * $opt{seconds};
 	my $after = $now->();
 	my $result = $pgbench->finish;
+	# where the machine is so late that the run was over, there is nothing to say
+	return $result if $after->{time} > $result->{ends}[-1];
 	my $n = grep { $_ >= $before->{time} && $_ < $after->{time} } @{ $result->{ends} };
 	$result->{"cpu_$_"} = 1e6 * ($after->{$_} - $before->{$_}) / max(1, $n) foreach qw(worker backends zookeeper pgbench);
 	$result->{requests} = ($after->{requests} - $before->{requests}) / max(1, $n);
@@ -288,6 +291,7 @@ sub beside
 sub cost
 {
 	my ($what, $r) = @_;
+	return unless defined $r->{busy};
 	push @costs, sprintf '| %s | %s | %.2f | %s | %s | %s | %s | %.0f %% |', $what, per_second($r->{rate}), $r->{requests},
 	  (map { sprintf '%.0f', $r->{"cpu_$_"} } qw(worker backends zookeeper pgbench)), 100 * $r->{busy};
 	return;
@@ -452,7 +456,7 @@ sub commit
 			$added, '<=', number($noise), unit => 'µs');
 	}
 	$server->stop;
-	note('COMMIT does not wait for ZooKeeper: the release is a note in shared memory and one signal to the worker.');
+	note('COMMIT does not wait for ZooKeeper: the release is a note in shared memory and two system calls, a signal to the worker and a timer that is taken back.');
 	return;
 }
 
@@ -475,10 +479,15 @@ sub many
 		beside("Curator, 64 threads, $nodes", $r->{curator});
 		beside("kazoo, 64 threads, $nodes", $r->{kazoo});
 		cost("64 backends, $nodes", $r->{zklock});
+		my %cost = %{ $r->{zklock} };
+		note(sprintf '64 backends, %s: the machine was %.0f %% busy. A cycle took %.0f µs of CPU time: ZooKeeper %.0f, the backends %.0f, pgbench %.0f, the worker %.0f; '
+			. 'and %.2f requests, since creates and deletes of many backends travel in batches.',
+			$nodes, 100 * $cost{busy}, sum(@cost{qw(cpu_zookeeper cpu_backends cpu_pgbench cpu_worker)}),
+			@cost{qw(cpu_zookeeper cpu_backends cpu_pgbench cpu_worker requests)})
+		  if defined $cost{busy};
 		note(system_calls($server)) if $limits && $n == 1;
 		$server->stop;
 	}
-	note('64 backends: creates and deletes travel in batches, so the log of ZooKeeper is written once for many; a whole processor is what is used up first (last table).');
 	return;
 }
 
@@ -595,7 +604,7 @@ sub held
 		return {};
 	};
 	my $cycle = sub { my ($server) = @_; return sub { return $server->pgbench(script => "SELECT zk_lock_acquire('s/lock');\nSELECT zk_lock_release('s/lock');\n", seconds => $_[0]) } };
-	my $r = take_turns($runs, full => $cycle->($full), empty => $cycle->($empty), listen => sub { %beats = (full => [], empty => []) if $_[0] == 1 && $seconds > 1; return $listen->(2 * $_[0]) });
+	my $r = take_turns($runs, full => $cycle->($full), empty => $cycle->($empty), listen => sub { return $listen->(2 * $_[0]) });
 	goal('8,000 locks held: round trip of a heartbeat beside none held',
 		sprintf('%s of %d, none held %s', us(median(@{ $beats{full} })), scalar @{ $beats{full} }, us(median(@{ $beats{empty} }))),
 		ratio(median(@{ $beats{full} }), median(@{ $beats{empty} })), '<=', 1.1);
@@ -631,6 +640,7 @@ sub token
 DO \$\$
 DECLARE
 	value bigint;
+	number int;
 	start timestamptz := clock_timestamp();
 BEGIN
 	FOR i IN 1 .. 1000000 LOOP
@@ -645,7 +655,7 @@ END
 	};
 	my $r = take_turns($runs,
 		empty => $loop->('NULL'),
-		pid => $loop->('value := pg_backend_pid()'),
+		pid => $loop->('number := pg_backend_pid()'),
 		token => $loop->(q{value := zk_fencing_token('token')}));
 	$session->close;
 	$server->stop;
@@ -671,6 +681,7 @@ sub guard
 		goal("guard at a table, $what{$kind}: CPU time beside a trigger that does nothing (`bench/fence`)",
 			defined $ms ? number($ms) . ' ms for ' . number($rows) . ' rows' : '', $ratio, '<=', 1.1);
 	}
+	note('Guard: the INSERT is included on both sides. The token is presented once for all rows; what remains for each is a comparison, and with a column to read it.');
 	return;
 }
 
@@ -695,6 +706,7 @@ sub unused
 			per_second($r->{with}{rate}) . ', without ' . per_second($r->{without}{rate}), ratio($r->{with}{rate}, $r->{without}{rate}), '>=', 0.99);
 	}
 	$_->stop foreach values %server;
+	note('pgbench: the library is called at the start and the end of each statement and of each transaction, and sees there that no lock is held; and its worker sends a heartbeat now and then.');
 	return;
 }
 
