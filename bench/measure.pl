@@ -143,12 +143,13 @@ sub kazoo
 
 sub bare { my ($zk, $for) = @_; return peer("$work/peers/bare", $zk->hosts, $for, 0.2); }
 
+sub cycle { my ($name) = @_; return "SELECT zk_lock_acquire($name);\nSELECT zk_lock_release($name);\n"; }
+
 # zklock's cycle: two statements, prepared. Which: own or one.
 sub zklock
 {
 	my ($server, $zk, $which, $clients, $for) = @_;
-	my $name = $which eq 'own' ? "'own/l' || :client_id" : "'one/lock'";
-	my $script = "SELECT zk_lock_acquire($name);\nSELECT zk_lock_release($name);\n";
+	my $script = cycle($which eq 'own' ? "'own/l' || :client_id" : "'one/lock'");
 	return with_costs($server, $zk, script => $script, clients => $clients, seconds => $for);
 }
 
@@ -236,8 +237,7 @@ sub disk_latency
 sub system_calls
 {
 	my ($server) = @_;
-	my $script = "SELECT zk_lock_acquire('own/l' || :client_id);\nSELECT zk_lock_release('own/l' || :client_id);\n";
-	my $load = $server->pgbench_start(script => $script, clients => 64, seconds => 4, log => 0);
+	my $load = $server->pgbench_start(script => cycle("'own/l' || :client_id"), clients => 64, seconds => 4, log => 0);
 	sleep 1.5;
 	my $acquired = $server->query('SELECT acquired FROM zk_lock_stats_total()');
 	my $worker = $server->worker;
@@ -250,7 +250,8 @@ sub system_calls
 	delete $calls{total};
 	return 'strace has not counted anything' unless %calls && $cycles;
 	my @names = (sort { $calls{$b} <=> $calls{$a} || $a cmp $b } keys %calls)[ 0 .. min(5, keys(%calls) - 1) ];
-	return sprintf 'The worker made %.1f system calls per cycle in a second with 64 backends under strace, which slows it down (%d cycles in that second): %s.',
+	return sprintf 'The worker made %.1f system calls per cycle in a second with 64 backends under strace, '
+	  . 'which slows it down (%d cycles in that second): %s.',
 	  sum(values %calls) / $cycles, $cycles, join ', ', map { sprintf '%s %.1f', $_, $calls{$_} / $cycles } @names;
 }
 
@@ -303,7 +304,8 @@ sub ratio { my ($a, $b) = @_; return $b ? $a / $b : undef; }
 sub number
 {
 	my ($x) = @_;
-	my $text = abs($x) >= 100 ? sprintf('%.0f', $x) : abs($x) >= 10 ? sprintf('%.1f', $x) : abs($x) >= 0.1 ? sprintf('%.2f', $x) : sprintf('%.3f', $x);
+	my $digits = abs($x) >= 100 ? 0 : abs($x) >= 10 ? 1 : abs($x) >= 0.1 ? 2 : 3;
+	my $text = sprintf '%.*f', $digits, $x;
 	1 while $text =~ s/^(-?\d+)(\d{3})(?!\d)/$1,$2/;
 	return $text;
 }
@@ -321,7 +323,11 @@ sub single
 	my $b = BenchServer->new('b', zk => $three);
 	my $other = BenchServer->new('other');
 	my $etcd = start_etcd();
-	my $two = sub { my ($server, @statements) = @_; return sub { return $server->pgbench(script => join('', map { "$_;\n" } @statements), seconds => $_[0], define => { connected => 'false' }) } };
+	my $two = sub {
+		my ($server, @statements) = @_;
+		my %opt = (script => join('', map { "$_;\n" } @statements), define => { connected => 'false' });
+		return sub { return $server->pgbench(%opt, seconds => $_[0]) };
+	};
 	$a->query('CREATE EXTENSION dblink');
 	my $remote = sprintf 'host=%s port=%d user=postgres dbname=postgres', $work, $other->port;
 
@@ -359,8 +365,8 @@ sub single
 	beside('`pg_advisory_lock` and unlock through dblink, another server on this machine', $r->{dblink});
 	beside('`pg_advisory_lock` and unlock in the same database: no other server sees it', $r->{advisory});
 	beside('`SELECT 1` twice: what two statements take that do nothing', $r->{nothing});
-	note(sprintf 'One backend: two statements that do nothing take %s; the rest is one flight to ZooKeeper, which takes a write to the quorum, and the delete before it, which zklock does not wait for and '
-		. 'ZooKeeper has to write first.', us($r->{nothing}{median}));
+	note(sprintf 'One backend: two statements that do nothing take %s; the rest is one flight to ZooKeeper, which takes a '
+		. 'write to the quorum, and the delete before it, which zklock does not wait for and ZooKeeper has to write first.', us($r->{nothing}{median}));
 	return;
 }
 
@@ -453,10 +459,11 @@ sub commit
 		goal("transaction-level lock: what it adds to COMMIT, $what{$sort}",
 			sprintf('%s, without %s; two kinds without differ by up to %s',
 				us(median(@{ $medians{with} })), us(median(@{ $medians{without} })), us($noise)),
-			$added, '<=', number($noise), unit => 'µs');
+			$added, '<=', sprintf('%.1f', $noise), unit => 'µs');
 	}
 	$server->stop;
-	note('COMMIT does not wait for ZooKeeper: the release is a note in shared memory and two system calls, a signal to the worker and a timer that is taken back.');
+	note('COMMIT does not wait for ZooKeeper: the release is a note in shared memory and two system calls, a signal to the '
+		. 'worker and a timer that is taken back.');
 	return;
 }
 
@@ -480,8 +487,8 @@ sub many
 		beside("kazoo, 64 threads, $nodes", $r->{kazoo});
 		cost("64 backends, $nodes", $r->{zklock});
 		my %cost = %{ $r->{zklock} };
-		note(sprintf '64 backends, %s: the machine was %.0f %% busy. A cycle took %.0f µs of CPU time: ZooKeeper %.0f, the backends %.0f, pgbench %.0f, the worker %.0f; '
-			. 'and %.2f requests, since creates and deletes of many backends travel in batches.',
+		note(sprintf '64 backends, %s: the machine was %.0f %% busy. A cycle took %.0f µs of CPU time: ZooKeeper %.0f, '
+			. 'the backends %.0f, pgbench %.0f, the worker %.0f; and %.2f requests, since creates and deletes of many backends travel in batches.',
 			$nodes, 100 * $cost{busy}, sum(@cost{qw(cpu_zookeeper cpu_backends cpu_pgbench cpu_worker)}),
 			@cost{qw(cpu_zookeeper cpu_backends cpu_pgbench cpu_worker requests)})
 		  if defined $cost{busy};
@@ -505,7 +512,8 @@ sub handover
 		cost("$waiters waiters on one lock", $r->{zklock});
 	}
 	$server->stop;
-	note('Waiters on one lock: a handover is the delete, written by the quorum, and the event that wakes the next; who comes back to the end of the queue adds a create, a listing of all who wait and two watches.');
+	note('Waiters on one lock: a handover is the delete, written by the quorum, and the event that wakes the next; '
+		. 'who comes back to the end of the queue adds a create, a listing of all who wait and two watches.');
 	return;
 }
 
@@ -560,7 +568,8 @@ END
 		us($many->{handover}) . ', with 16 ' . us($few->{handover}), ratio($many->{handover}, $few->{handover}), '<=', 1.2);
 	goal('the same: requests to ZooKeeper per handover, which shows who is woken',
 		number($many->{requests}) . ', with 16 ' . number($few->{requests}), ratio($many->{requests}, $few->{requests}), '<=', 1.1);
-	note('1,000 waiters: all are there before the first handover and nobody comes back. Each watches the one before it and its own node, so a release wakes one, whatever the number.');
+	note('1,000 waiters: all are there before the first handover and nobody comes back. '
+		. 'Each watches the one before it and its own node, so a release wakes one, whatever the number.');
 	return;
 }
 
@@ -571,7 +580,7 @@ sub held
 	my ($full, $empty) = map { BenchServer->new($_, zk => $zk, conf => $conf) } qw(full empty);
 	my $locks = 8000;
 	# so that what the worker allocates once is not counted
-	$full->pgbench(script => "SELECT zk_lock_acquire('h/l' || :client_id);\nSELECT zk_lock_release('h/l' || :client_id);\n", clients => 64, seconds => 1);
+	$full->pgbench(script => cycle("'h/l' || :client_id"), clients => 64, seconds => 1);
 	my $worker = $full->worker;
 	my $memory = sub { return (BenchServer::slurp("/proc/$worker/status") =~ /^RssAnon:\s+(\d+) kB/m)[0] };
 	my $before = $memory->();
@@ -579,7 +588,11 @@ sub held
 	progress("$section_name: acquiring $locks locks");
 	my @holders = map { $full->session } 1 .. 16;
 	my $each = $locks / @holders;
-	$holders[$_]->send(sprintf q{SELECT count(zk_lock_acquire('h/l' || i)) FROM generate_series(%d, %d) i}, $_ * $each + 1, ($_ + 1) * $each) foreach 0 .. $#holders;
+	foreach my $i (0 .. $#holders)
+	{
+		$holders[$i]->send(sprintf q{SELECT count(zk_lock_acquire('h/l' || i)) FROM generate_series(%d, %d) i},
+			$i * $each + 1, ($i + 1) * $each);
+	}
 	$_->answer foreach @holders;
 	die 'some are missing' unless $full->query(q{SELECT count(*) FROM zk_locks WHERE state = 'held'}) == $locks;
 	sleep 2;
@@ -603,8 +616,10 @@ sub held
 		}
 		return {};
 	};
-	my $cycle = sub { my ($server) = @_; return sub { return $server->pgbench(script => "SELECT zk_lock_acquire('s/lock');\nSELECT zk_lock_release('s/lock');\n", seconds => $_[0]) } };
-	my $r = take_turns($runs, full => $cycle->($full), empty => $cycle->($empty), listen => sub { return $listen->(2 * $_[0]) });
+	my $r = take_turns($runs,
+		full => sub { return $full->pgbench(script => cycle("'s/lock'"), seconds => $_[0]) },
+		empty => sub { return $empty->pgbench(script => cycle("'s/lock'"), seconds => $_[0]) },
+		listen => sub { return $listen->(2 * $_[0]) });
 	goal('8,000 locks held: round trip of a heartbeat beside none held',
 		sprintf('%s of %d, none held %s', us(median(@{ $beats{full} })), scalar @{ $beats{full} }, us(median(@{ $beats{empty} }))),
 		ratio(median(@{ $beats{full} }), median(@{ $beats{empty} })), '<=', 1.1);
@@ -623,7 +638,8 @@ sub held
 	my $shared = ($size{16384} - $size{16}) / (16384 - 16);
 	goal('memory per lock: shared, and in the worker of one that is held',
 		sprintf('%.0f + %.0f bytes', $shared, $per_lock), ($shared + $per_lock) / 1024, '<=', 2, unit => 'KiB');
-	note('8,000 locks: the two servers, one with them and one without, share one ensemble and are asked in turn. Shared memory is taken at the start for all of `zklock.max_locks`; the worker\'s is the growth of RssAnon.');
+	note('8,000 locks: the two servers, one with them and one without, share one ensemble and are asked in turn. '
+		. 'Shared memory is taken at the start for all of `zklock.max_locks`; the worker\'s is the growth of RssAnon.');
 	return;
 }
 
@@ -632,7 +648,6 @@ sub token
 	my $server = BenchServer->new('a', zk => ensemble(1));
 	my $session = $server->session;
 	$session->query(q{SELECT zk_lock_acquire('token')});
-	$session->query(q{CREATE FUNCTION pg_temp.ms(since timestamptz) RETURNS float8 LANGUAGE sql AS 'SELECT extract(epoch FROM clock_timestamp() - since) * 1000'});
 	my $loop = sub {
 		my ($statement) = @_;
 		return sub {
@@ -663,7 +678,8 @@ END
 	goal('`zk_fencing_token`, a million calls in PL/pgSQL, beside `pg_backend_pid()`: net of the empty loop',
 		sprintf('%.0f ms, pg_backend_pid %.0f ms, empty %.0f ms', $token, $pid, $empty), ratio($token - $empty, $pid - $empty), '<=', 1.2);
 	goal('the same: the loop included', sprintf('%.0f ms, pg_backend_pid %.0f ms', $token, $pid), ratio($token, $pid), '<=', 1.2);
-	note(sprintf 'zk_fencing_token: %.0f ns a call more than pg_backend_pid(), which returns a variable. It reads a clock and looks the name up.', $token - $pid);
+	note(sprintf 'zk_fencing_token: %.0f ns a call more than pg_backend_pid(), which returns a variable. '
+		. 'It checks the name, looks it up and reads a clock.', $token - $pid);
 	return;
 }
 
@@ -681,7 +697,8 @@ sub guard
 		goal("guard at a table, $what{$kind}: CPU time beside a trigger that does nothing (`bench/fence`)",
 			defined $ms ? number($ms) . ' ms for ' . number($rows) . ' rows' : '', $ratio, '<=', 1.1);
 	}
-	note('Guard: the INSERT is included on both sides. The token is presented once for all rows; what remains for each is a comparison, and with a column to read it.');
+	note('Guard: the INSERT is included on both sides. The token is presented once for all rows; '
+		. 'what remains for each is a comparison, and with a column to read it.');
 	return;
 }
 
@@ -701,12 +718,16 @@ sub unused
 	{
 		# one per cent is little: so twice the runs
 		my $r = take_turns(2 * $runs,
-			map { my $server = $server{$_}; ($_ => sub { return $server->pgbench(builtin => $builtin, clients => 4, seconds => $_[0], log => 0) }) } qw(with without));
+			map {
+				my $server = $server{$_};
+				($_ => sub { return $server->pgbench(builtin => $builtin, clients => 4, seconds => $_[0], log => 0) });
+			} qw(with without));
 		goal("pgbench, $what{$builtin}, 4 clients: library preloaded, no lock used, beside not preloaded",
 			per_second($r->{with}{rate}) . ', without ' . per_second($r->{without}{rate}), ratio($r->{with}{rate}, $r->{without}{rate}), '>=', 0.99);
 	}
 	$_->stop foreach values %server;
-	note('pgbench: the library is called at the start and the end of each statement and of each transaction, and sees there that no lock is held; and its worker sends a heartbeat now and then.');
+	note('pgbench: the library is called at the start and the end of each statement and of each transaction, and sees there '
+		. 'that no lock is held; and its worker sends a heartbeat now and then.');
 	return;
 }
 
@@ -792,7 +813,8 @@ sub versions
 	my ($postgres) = `postgres --version` =~ /\) (.*)/;
 	my ($etcd) = `etcd --version 2>/dev/null` =~ /Version: (\S+)/;
 	my ($system) = BenchServer::slurp('/etc/os-release') =~ /^PRETTY_NAME="(.*)"/m;
-	return sprintf 'zklock %s on PostgreSQL %s with libzookeeper_mt %s; Apache Curator %s with Java %s; kazoo %s with Python %s; etcd %s; ZooKeeper %s; %s, Linux %s.',
+	return sprintf 'zklock %s on PostgreSQL %s with libzookeeper_mt %s; Apache Curator %s with Java %s; '
+	  . 'kazoo %s with Python %s; etcd %s; ZooKeeper %s; %s, Linux %s.',
 	  $zklock, $postgres, package_version('libzookeeper-mt2'), package_version('libcurator-recipes-java'), $java // 'unknown',
 	  package_version('python3-kazoo'), $python // 'unknown', $etcd // 'not there', package_version('zookeeper'), $system // 'unknown', (POSIX::uname())[2];
 }
