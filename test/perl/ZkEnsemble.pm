@@ -857,7 +857,9 @@ END
 {
 	# stop() waits for processes; the test's exit status is not theirs.
 	local $?;
-	$_->stop foreach grep { $_->{owner} == $$ } @live;
+	# a list of our own: stop() changes @live
+	my @mine = grep { $_->{owner} == $$ } @live;
+	$_->stop foreach @mine;
 }
 
 # A foreign client with a node in its hands.
