@@ -287,6 +287,19 @@ zkl_guard_check(void)
 		raise_doom();
 }
 
+bool
+zkl_guard_check_hold(const ZklHold *hold)
+{
+	/* relying on a lock, to be certain of one is to be certain of all */
+	if (guard.doomed || !guard.relying || hold->lost)
+	{
+		zkl_guard_check();
+		return zkl_guard_is_certain(hold);
+	}
+	zkl_guard_check();
+	return true;
+}
+
 void
 zkl_guard_raise(const ZklHold *hold)
 {

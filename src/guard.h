@@ -34,6 +34,9 @@ extern void zkl_guard_granted(void);
 /* Is the hold certain just now? Raises nothing. */
 extern bool zkl_guard_is_certain(const ZklHold *hold);
 
+/* zkl_guard_check(), and then: is this hold certain? With one look at the clock. */
+extern bool zkl_guard_check_hold(const ZklHold *hold);
+
 /* Raise ZK001 for this hold. */
 pg_noreturn extern void zkl_guard_raise(const ZklHold *hold);
 

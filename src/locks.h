@@ -41,6 +41,7 @@ typedef enum ZklLoss
 typedef struct ZklHold
 {
 	char		name[ZKL_NAME_MAX + 1]; /* UTF-8 */
+	int			name_len;
 	int			entry;			/* its number in shared memory */
 	ZklMode		mode;
 	int64		token;

@@ -151,7 +151,7 @@ forget_sightings(ZklQueue *queue)
 	queue->own_watched = false;
 	queue->pred_watched = false;
 	queue->listed = false;
-	queue->pred_suffices = false;
+	queue->pred_suffices = queue->plain = false;
 	queue->probed = 0;
 }
 
@@ -610,8 +610,8 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 	queue->listed = true;
 	queue->must_wait = is_taken(queue, listing);
 	queue->ahead = listing->ahead;
-	queue->pred_suffices = listing->ahead == 1 && listing->pred_is_mutex &&
-		!listing->shared_seen;
+	queue->plain = listing->pred_is_mutex && !listing->shared_seen;
+	queue->pred_suffices = listing->ahead == 1 && queue->plain;
 	consider_grant(queue);
 }
 
@@ -684,14 +684,7 @@ zkl_queue_own_gone(ZklQueue *queue)
 	vanished(queue);
 }
 
-/* Without the only one ahead, are we first for certain? */
-static bool
-is_next(const ZklQueue *queue)
-{
-	return queue->state == ZKL_QUEUE_QUEUED && queue->listed && queue->pred_suffices &&
-		queue->own_watched;
-}
-
+/* Nobody is ahead any more. */
 static void
 take_over(ZklQueue *queue)
 {
@@ -707,7 +700,7 @@ zkl_queue_pred_gone(ZklQueue *queue)
 	if (queue->state != ZKL_QUEUE_QUEUED)
 		return;
 	queue->pred_watched = false;
-	if (is_next(queue))
+	if (queue->listed && queue->pred_suffices && queue->own_watched)
 		take_over(queue);
 	else
 		queue->listed = false;
@@ -716,7 +709,8 @@ zkl_queue_pred_gone(ZklQueue *queue)
 void
 zkl_queue_pred_released(ZklQueue *queue, const char *pred)
 {
-	if (is_next(queue) && strcmp(queue->pred, pred) == 0)
+	if (queue->state == ZKL_QUEUE_QUEUED && queue->listed && queue->plain &&
+		queue->own_watched && strcmp(queue->pred, pred) == 0)
 		take_over(queue);
 }
 
@@ -746,12 +740,14 @@ zkl_queue_children_changed(ZklQueue *queue)
 }
 
 void
-zkl_queue_tick(ZklQueue *queue, bool relist)
+zkl_queue_tick(ZklQueue *queue, bool rewatch)
 {
-	if (relist && queue->state == ZKL_QUEUE_QUEUED)
+	if (rewatch && queue->state == ZKL_QUEUE_QUEUED)
 	{
-		queue->listed = false;
-		queue->pred_watched = false;
+		/* a lease has no predecessor, and a few names to list */
+		if (queue->mode == ZKL_MODE_LEASE)
+			queue->listed = false;
+		queue->own_watched = queue->pred_watched = false;
 	}
 	queue->blocked = false;
 }

@@ -69,11 +69,13 @@
  * with A, B, C in the queue, the deletion of B's node while B waits would make
  * C watch A, and A's leaving would let both think they are next.
  *
- * The predecessor may be another request of this worker, whose owner has let go.
- * Then nobody holds the lock by that node any more, and under the same conditions
- * as above nobody else can come before us; so we hold from the moment that it is
+ * The predecessor may be another request of this worker, which was granted and
+ * whose owner has let go. Then nobody holds the lock by that node any more. It was
+ * first when it was granted, and digits only grow, so there is nobody else ahead of
+ * us, however many there were when we listed; so we hold from the moment that it is
  * let go, and not only when its deletion has been to the quorum and back. Everybody
- * else sees that node or ours ahead of his own.
+ * else sees that node or ours ahead of his own. As above, no read or write node may
+ * have been seen, and the watch on our own node must be silent.
  *
  * Pure, see lockname.h.
  *
@@ -233,6 +235,7 @@ typedef struct ZklQueue
 	bool		must_wait;		/* by that listing */
 	char		pred[ZKL_NODE_SIZE];	/* "" = none */
 	bool		pred_watched;
+	bool		plain;			/* no read or write node, the predecessor a mutex */
 	bool		pred_suffices;	/* when it goes we are first, see above */
 	int			ahead;
 
@@ -290,8 +293,8 @@ extern void zkl_queue_surrender(ZklQueue *queue);
 extern void zkl_queue_own_gone(ZklQueue *queue);
 extern void zkl_queue_pred_gone(ZklQueue *queue);
 
-/* The node named "pred" was given up by its owner, a request of this worker, which
- * deletes it next. */
+/* The node named "pred" was given up by its owner, a granted request of this worker,
+ * which deletes it next. */
 extern void zkl_queue_pred_released(ZklQueue *queue, const char *pred);
 
 /* Watches that are used up without saying what we wait for: a node's data was
@@ -300,8 +303,8 @@ extern void zkl_queue_own_changed(ZklQueue *queue);
 extern void zkl_queue_pred_changed(ZklQueue *queue);
 extern void zkl_queue_children_changed(ZklQueue *queue);
 
-/* Every second or so: try again what was refused. "relist", more rarely, lists
- * again too, which covers a watch that got lost. */
-extern void zkl_queue_tick(ZklQueue *queue, bool relist);
+/* Every second or so: try again what was refused. "rewatch", more rarely, sets the
+ * watches of who waits again, which covers one that got lost. */
+extern void zkl_queue_tick(ZklQueue *queue, bool rewatch);
 
 #endif							/* ZKL_QUEUE_H */

@@ -82,7 +82,7 @@ PGDLLEXPORT void zklock_worker_main(Datum main_arg);
 
 #define TICK_PERIOD			ZKL_MS(1000)
 #define LONGEST_SLEEP		ZKL_MS(10000)
-#define RELIST_PERIOD		ZKL_MS(15000)
+#define REWATCH_PERIOD		ZKL_MS(15000)
 #define RETRY_PERIOD		ZKL_MS(1000)
 #define RESOLVE_AGAIN_AFTER	ZKL_MS(15000)
 #define DISCONNECTED_POLL	ZKL_MS(20)
@@ -196,7 +196,7 @@ static struct
 	uint64		requests;
 
 	ZklTime		next_tick;
-	ZklTime		next_relist;
+	ZklTime		next_rewatch;
 	int			log_budget;
 	int			log_suppressed;
 	int			losses_logged;
@@ -2103,7 +2103,7 @@ relay_log_lines(void)
 static void
 tick(ZklTime now)
 {
-	bool		relist = now >= worker.next_relist;
+	bool		rewatch = now >= worker.next_rewatch;
 
 	if (now < worker.next_tick)
 		return;
@@ -2113,9 +2113,9 @@ tick(ZklTime now)
 				(errmsg("zklock: %d more locks are lost, not shown one by one",
 						worker.losses_logged - LOSSES_LOGGED)));
 	worker.losses_logged = 0;
-	if (relist)
+	if (rewatch)
 	{
-		worker.next_relist = now + RELIST_PERIOD;
+		worker.next_rewatch = now + REWATCH_PERIOD;
 		if (worker.log_suppressed > 0)
 			ereport(LOG,
 					(errmsg("zklock: client library: %d more lines not shown",
@@ -2128,7 +2128,7 @@ tick(ZklTime now)
 	{
 		if (!worker.slots[i].active)
 			continue;
-		zkl_queue_tick(&worker.slots[i].queue, relist);
+		zkl_queue_tick(&worker.slots[i].queue, rewatch);
 		if (worker.slots[i].surrender)
 			take_away(i);
 		mark(i);
