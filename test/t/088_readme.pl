@@ -46,6 +46,12 @@ my %called = map { /^(\w+)/ ? ($1 => 1) : () } @calls;
 is_deeply(\@granted, [ sort keys %called ], 'and nothing else');
 is($as->('monitor', "SELECT 1 FROM $_"), '', "pg_monitor sees $_") foreach qw(zk_locks zk_session zk_lock_stats zk_lock_blockers), q{zk_lock_queue('a')};
 like($as->($_, q{SELECT zk_lock_break('a')}), qr/permission denied/, "$_ takes no lock away") foreach qw(batch monitor);
+
+# What doc/operations.md does to the marks when the ensemble was rebuilt
+$sql->($_) foreach q{SELECT zk_fence_reset('x', 5)}, q{SELECT zk_fence_reset('y', 6)};
+my ($reset) = slurp_file("$root/doc/operations.md") =~ /`(SELECT zk_fence_reset\(resource\) FROM zk_fence;)`/ or die 'no statement that resets the marks';
+$sql->($reset);
+is($sql->('SELECT resource, token FROM zk_fence ORDER BY 1'), "x|0\ny|0", 'all marks are reset by the statement of doc/operations.md');
 $node->stop;
 
 # Links
