@@ -5,7 +5,9 @@
 #   make CC=clang-14 COPT=-Werror                           # another compiler
 #   make with_llvm=no                                       # no bitcode for the JIT
 #
-# What tests the result is test/run.
+# What tests the result is test/run, with servers of its own. `make installcheck` runs the regression tests
+# in a server that is there already (PGHOST, PGPORT, PGUSER), with the library preloaded and a
+# ZooKeeper, with max_prepared_transactions above 0, as a superuser.
 
 MODULE_big = zklock
 OBJS = \
@@ -74,3 +76,9 @@ src/.have-zookeeper:
 sql/zklock--$(EXTVERSION).sql: sql/zklock.sql zklock.control
 	@mkdir -p $(@D)
 	cp $< $@
+
+# Said in one sentence, and not in the differences of every test.
+installcheck: ready-for-installcheck
+.PHONY: ready-for-installcheck
+ready-for-installcheck:
+	@PGCONNECT_TIMEOUT=10 PSQL='$(bindir)/psql' sh $(srcdir)/test/ready

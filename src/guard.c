@@ -390,10 +390,12 @@ on_timer(void)
 		guard.dying = true;		/* the cancel did not get through */
 	else if (guard.swallowed && now - guard.found_at > DOOM_PATIENCE)
 		guard.dying = true;
-	else if (guard.nesting == 0 && has_xid && zkl_idle_loss == ZKL_IDLE_TERMINATE &&
-			 now - guard.found_at > DOOM_PATIENCE)
+	else if (guard.nesting == 0 && (has_xid || MyProc->waitLock != NULL) &&
+			 zkl_idle_loss == ZKL_IDLE_TERMINATE && now - guard.found_at > DOOM_PATIENCE)
 		guard.dying = true;		/* a pipeline whose Sync does not come: not idle
-								 * to those who look, but a cancel is ignored */
+								 * to those who look, but a cancel is ignored; or
+								 * the parser waits for a table that somebody has
+								 * locked, for ever if need be */
 
 	if (is_idle())
 	{

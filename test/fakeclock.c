@@ -3,8 +3,8 @@
  * fakeclock.c
  *	  A wall clock that a test can set, to be preloaded into a server.
  *
- * FAKECLOCK names a file of eight bytes: how many seconds the wall clock is off, as
- * a native integer. It is mapped, so what a test writes there holds at once, for all
+ * FAKECLOCK names a file of eight bytes: how many microseconds the wall clock is off,
+ * as a native integer. It is mapped, so what a test writes there holds at once, for all
  * processes, in a signal handler as well: libfaketime reads its file, and not
  * there, so a timer that is due when the clock is set would not see it.
  * The monotonic clocks are left alone.
@@ -48,7 +48,23 @@ clock_gettime(clockid_t id, struct timespec *ts)
 	int			rc = (int) syscall(SYS_clock_gettime, id, ts);
 
 	if (rc == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE))
-		ts->tv_sec += *offset;
+	{
+		int64_t		us = *offset;
+		int64_t		ns = ts->tv_nsec + us % 1000000 * 1000;
+
+		ts->tv_sec += us / 1000000;
+		if (ns < 0)
+		{
+			ns += 1000000000;
+			ts->tv_sec--;
+		}
+		else if (ns >= 1000000000)
+		{
+			ns -= 1000000000;
+			ts->tv_sec++;
+		}
+		ts->tv_nsec = ns;
+	}
 	return rc;
 }
 

@@ -166,6 +166,11 @@ Start (again) a node that was stopped or killed, with the data it had.
 
 SIGTERM or SIGKILL, and wait for the process to be gone.
 
+=item $zk->replace_node($n)
+
+Another machine in place of node $n, which was killed: the same id, other ports, no data. Starts it; the others get
+to know its address when they are stopped and started.
+
 =item $zk->freeze_node($n), $zk->thaw_node($n)
 
 SIGSTOP and SIGCONT: sockets stay open, nothing answers.
@@ -215,6 +220,18 @@ sub _end_node
 	delete $self->{pid}{$node};
 	delete $self->{state}{$node};
 	return;
+}
+
+sub replace_node
+{
+	my ($self, $node) = @_;
+	croak 'a node behind a proxy is not replaced' if $self->{proxy} || $self->{quorum_proxy};
+	remove_tree("$self->{dir}/$node/data");
+	my $others = { map { ($_ => $self->{port}{$_}) } grep { $_ != $node } $self->all };
+	$self->_assign_ports;
+	$self->{port}{$_} = $others->{$_} foreach keys %$others;
+	$self->_write_config($_) foreach $self->all;
+	return $self->start_node($node, wait => 0);
 }
 
 sub freeze_node

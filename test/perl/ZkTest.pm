@@ -102,7 +102,7 @@ sub processes_of
 sub shared_library
 {
 	my ($name) = @_;
-	my $library = "$PostgreSQL::Test::Utils::tmp_check/$name.so";
+	my $library = PostgreSQL::Test::Utils::tempdir($name) . "/$name.so";
 	my $pg_config = $ENV{PGCONFIG} || 'pg_config';
 	chomp(my $include = `$pg_config --includedir-server`);
 	system('cc', '-O1', '-shared', '-fPIC', "-I$include", '-o', $library, "test/$name.c") == 0
@@ -177,7 +177,8 @@ sub possible { return !ZkTest::instrumented(); }
 sub new
 {
 	my ($class) = @_;
-	my $file = "$PostgreSQL::Test::Utils::tmp_check/fakeclock";
+	# a directory of its own: a test beside this one has a clock too
+	my $file = PostgreSQL::Test::Utils::tempdir('fakeclock') . '/offset';
 	my $self = bless {
 		library => ZkTest::shared_library('fakeclock'),
 		file => $file,
@@ -193,8 +194,14 @@ sub environment { my ($self) = @_; return (LD_PRELOAD => $self->{library}, FAKEC
 sub set
 {
 	my ($self, $days) = @_;
+	return $self->shift_by($days * 86400);
+}
+
+sub shift_by
+{
+	my ($self, $seconds) = @_;
 	sysseek $self->{fh}, 0, 0;
-	syswrite $self->{fh}, pack 'q', $days * 86400;
+	syswrite $self->{fh}, pack 'q', $seconds * 1_000_000;
 	return;
 }
 
