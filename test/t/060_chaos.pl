@@ -29,9 +29,13 @@ use constant CLIENTS => 7;    # of each server
 srand $seed;
 note "seed $seed, $minutes minutes";
 
-my $zk = ZkEnsemble->new(nodes => 3, tick => 500, proxy => 1, quorum_proxy => 1)->start;
+# With an odd seed the faults of links are those of the first server only: the second one takes
+# over what the first one loses. And a node that is cut off from the others answers its clients
+# for longer than a lease.
+my $one_sided = $seed % 2;
+my $zk = ZkEnsemble->new(nodes => 3, tick => 500, proxy => 1, quorum_proxy => 1, $one_sided ? (sync_limit => 14) : ())->start;
 my @servers = map {
-	zk_server($_, $zk, conf => <<'END')
+	zk_server($_, $zk, $one_sided && $_ eq 'b' ? (hosts => $zk->direct_hosts) : (), conf => <<'END')
 zklock.session_timeout = 4s
 track_commit_timestamp = on
 restart_after_crash = on
@@ -232,6 +236,8 @@ sub some_backend
 my @clients;
 sub our_clients { return @clients; }
 
+my @cures;    # [ when, how ]
+
 sub signal { my ($signal, $pid) = @_; kill $signal, $pid if $pid; return; }
 
 my %faults = (
@@ -261,6 +267,16 @@ my %faults = (
 	'long silence' => sub {
 		$zk->proxy(undef, 'freeze');
 		return (sub { $zk->proxy(undef, 'pass') }, 3 + rand 6);
+	},
+	# the follower that answers and knows nothing, and no other in reach
+	'node isolated with its clients' => sub {
+		my ($n) = $zk->followers;
+		return unless $n;
+		my @others = grep { $_ != $n } $zk->all;
+		$zk->proxy($_, 'refuse'), $zk->proxy($_, 'cut') foreach @others;
+		my $at = time + 1.5;    # the time to get there
+		push @cures, [ $at, sub { $zk->isolate($n) } ];
+		return (sub { $zk->rejoin($n); $zk->proxy($_, 'accept') foreach @others }, 9);
 	},
 	'client link cut' => sub { $zk->proxy(pick($zk->all), 'cut'); return },
 	'client link refused' => sub {
@@ -309,7 +325,6 @@ foreach my $server (@servers)
 }
 
 my $end = time + 60 * $minutes;
-my @cures;    # [ when, how ]
 my $next_fault = time + 2;
 
 while (time < $end)
