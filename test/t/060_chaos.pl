@@ -117,6 +117,20 @@ sub program
 		"SELECT zk_lock_release('$lock')");
 }
 
+# A client that has nothing to do takes a lock and says nothing for long.
+sub hold_vigil
+{
+	my ($client) = @_;
+	my $lock = pick(@locks);
+	return if !$client->{session} || defined $client->{sql} || @{ $client->{todo} };
+	$client->{todo} = [
+		'SET statement_timeout = 0', 'BEGIN',
+		"SELECT 'granted', '$lock', 'exclusive', zk_xact_lock_try_acquire('$lock'), extract(epoch FROM clock_timestamp())",
+		"INSERT INTO work VALUES ('$lock', TOKEN, '$client->{name}', 'MODE')", 'SELECT pg_sleep(8)',
+		"INSERT INTO work VALUES ('$lock', TOKEN, '$client->{name}', 'MODE')", 'COMMIT' ];
+	return;
+}
+
 # Give up the rest of the program, and everything it holds.
 sub abandon
 {
@@ -237,6 +251,7 @@ my @clients;
 sub our_clients { return @clients; }
 
 my @cures;    # [ when, how ]
+my $quiet_until = 0;    # the first server's clients begin nothing until then
 
 sub signal { my ($signal, $pid) = @_; kill $signal, $pid if $pid; return; }
 
@@ -268,15 +283,18 @@ my %faults = (
 		$zk->proxy(undef, 'freeze');
 		return (sub { $zk->proxy(undef, 'pass') }, 3 + rand 6);
 	},
-	# the follower that answers and knows nothing, and no other in reach
+	# The follower that answers and knows nothing, and no other in reach. What it cannot
+	# answer, a write, would give it away; so there is a vigil: the first server's clients
+	# end what they were at, take locks, and hold them in silence until it is over.
 	'node isolated with its clients' => sub {
 		my ($n) = $zk->followers;
 		return unless $n;
 		my @others = grep { $_ != $n } $zk->all;
 		$zk->proxy($_, 'refuse'), $zk->proxy($_, 'cut') foreach @others;
-		my $at = time + 1.5;    # the time to get there
-		push @cures, [ $at, sub { $zk->isolate($n) } ];
-		return (sub { $zk->rejoin($n); $zk->proxy($_, 'accept') foreach @others }, 9);
+		$quiet_until = time + 17;
+		push @cures, [ time + 6, sub { hold_vigil($_) foreach grep { $_->{server} == $servers[0] } @clients } ];
+		push @cures, [ time + 7, sub { $zk->isolate($n) } ];
+		return (sub { $zk->rejoin($n); $zk->proxy($_, 'accept') foreach @others }, 16, 17);
 	},
 	'client link cut' => sub { $zk->proxy(pick($zk->all), 'cut'); return },
 	'client link refused' => sub {
@@ -329,7 +347,7 @@ my $next_fault = time + 2;
 
 while (time < $end)
 {
-	drive($_, 1) foreach @clients;
+	drive($_, $_->{server} != $servers[0] || time > $quiet_until) foreach @clients;
 	foreach my $cure (splice @cures)
 	{
 		if (time >= $cure->[0]) { $cure->[1]->() }
@@ -339,10 +357,10 @@ while (time < $end)
 	{
 		my $fault = pick(@menu);
 		$count{"fault: $fault"}++;
-		my ($cure, $seconds) = $faults{$fault}->();
+		my ($cure, $seconds, $calm) = $faults{$fault}->();
 		push @cures, [ time + ($seconds // rand(pick(0.5, 3, 9))), $cure ] if $cure;
 		# calm between the storms, or nothing would ever be granted
-		$next_fault = time + (chance(10) ? 6 : rand(1.5));
+		$next_fault = time + ($calm // (chance(10) ? 6 : rand(1.5)));
 	}
 	sleep 0.003;
 }
