@@ -50,7 +50,7 @@ use ZkTest;
 
 our @EXPORT = qw(prepare_matrix run_fault print_matrix);
 
-my $gate = q{gate_wait(current_setting('matrix.gate')::int, 120000)};
+my $gate = q{public.gate_wait(current_setting('matrix.gate')::int, 120000)};
 
 # state => what to run once the lock is held, and how that ends at a loss: with an error; with
 # the end of the connection ("gone"); not at all, since it is idle, but "then" fails.
@@ -105,7 +105,7 @@ BEGIN
 	LOOP
 		INSERT INTO work VALUES (fault, 'procedure');
 		COMMIT;
-		EXIT WHEN gate_wait(current_setting('matrix.gate')::int, 20);
+		EXIT WHEN public.gate_wait(current_setting('matrix.gate')::int, 20);
 	END LOOP;
 END \$\$;
 END

@@ -22,7 +22,7 @@ my @complaints;
 # ZooKeeper's operation numbers; the heartbeat is a setData
 my %requests = (
 	create => 15,
-	list => 8,
+	list => 12,
 	read => 4,
 	delete => 2,
 	'make a parent' => 19,
