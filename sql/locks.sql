@@ -169,3 +169,19 @@ RESET ROLE;
 DROP ROLE zklock_nobody;
 DROP PROCEDURE work();
 DROP TABLE wrote;
+
+-- given back at backend level in a transaction that has written: whatever is rolled back to a
+-- savepoint, the lock stays until the end
+CREATE TABLE written (i int);
+SELECT zk_lock_acquire('kept a') > 0 AS a, zk_lock_acquire('kept b') > 0 AS b, zk_lock_acquire('kept c') > 0 AS c;
+BEGIN;
+INSERT INTO written VALUES (1);
+SAVEPOINT s;
+SELECT zk_xact_lock_acquire('kept a') > 0 AS a, zk_lock_release('kept a');
+SELECT zk_lock_release('kept b'), zk_xact_lock_acquire('kept b') > 0 AS b;
+SELECT zk_xact_lock_acquire('kept c') > 0 AS c, zk_lock_release_all();
+ROLLBACK TO s;
+SELECT name, state FROM zk_locks WHERE name LIKE 'kept%' ORDER BY name;
+COMMIT;
+SELECT name FROM zk_locks WHERE name LIKE 'kept%' AND state <> 'releasing';
+DROP TABLE written;

@@ -91,6 +91,7 @@ SELECT zk_semaphore_try_acquire('m/s', 2);
 -- a lock of the same name is another thing
 SELECT zk_lock_try_acquire('m/s') > 0 AS lock, zk_lock_release('m/s');
 SELECT zk_lock_is_held('m/s');
+SELECT zk_fencing_token('m/s/leases');
 SELECT zk_semaphore_release('m/s'), zk_semaphore_release('m/s'), zk_semaphore_release('m/s');
 SELECT zk_semaphore_acquire('m/s', 1) > 0 AS lease;
 SELECT zk_lock_release_all();

@@ -289,7 +289,9 @@ CREATE VIEW zk_lock_blockers AS
 		CASE WHEN b.pid IS NULL THEN pg_catalog.format('SELECT zk_lock_break(%L);', w.name)
 			ELSE pg_catalog.format('SELECT pg_terminate_backend(%s); -- on server %s', b.pid, b.server)
 		END AS command
-	FROM zk_locks() w CROSS JOIN LATERAL zk_lock_queue(w.name) b
+	-- who waits for its turn at a semaphore waits for those who have the leases
+	FROM zk_locks() w CROSS JOIN LATERAL
+		zk_lock_queue(pg_catalog.regexp_replace(w.name, '/locks$', '/leases')) b
 	WHERE w.state OPERATOR(pg_catalog.=) 'waiting' AND b.holds;
 
 COMMENT ON VIEW zk_lock_blockers IS 'why do my jobs wait? for each wait on this server: who holds the lock, on which server, and what ends that';

@@ -99,10 +99,11 @@ zkl_text_for_message(const char *utf8)
 	int			len = strlen(utf8);
 	unsigned char *out;
 
-	if (GetDatabaseEncoding() == PG_UTF8 || pg_is_ascii(utf8))
+	if (pg_is_ascii(utf8) ||
+		(GetDatabaseEncoding() == PG_UTF8 && pg_verify_mbstr(PG_UTF8, utf8, len, true)))
 		return pstrdup(utf8);
 	out = palloc0(len * MAX_CONVERSION_GROWTH + 1);
-	if (GetDatabaseEncoding() != PG_SQL_ASCII)
+	if (GetDatabaseEncoding() != PG_SQL_ASCII && GetDatabaseEncoding() != PG_UTF8)
 	{
 		Oid			proc = FindDefaultConversionProc(PG_UTF8, GetDatabaseEncoding());
 
@@ -145,7 +146,9 @@ zkl_copy_as_utf8(char *to, size_t size, const char *from)
 		utf8 = pstrdup(from);	/* nodedata.c replaces what is not UTF-8 */
 	else
 		utf8 = pg_server_to_any(from, strlen(from), PG_UTF8);
-	strlcpy(to, utf8, size);
+	/* in the middle of a character it would be no text any more */
+	strlcpy(to, utf8, 1 + (strlen(utf8) < size ? size - 1 :
+						   pg_encoding_mbcliplen(PG_UTF8, utf8, strlen(utf8), size - 1)));
 }
 
 void
@@ -416,6 +419,8 @@ count_acquire(ZklHold *hold, bool xact_level)
 {
 	int			level = GetCurrentTransactionNestLevel();
 
+	/* if a rollback to a savepoint takes this acquire back, the release stands */
+	hold->keep |= hold->released;
 	hold->released = false;
 	if (!xact_level)
 		hold->backend_count++;
@@ -428,6 +433,19 @@ count_acquire(ZklHold *hold, bool xact_level)
 		hold->nlevels++;
 	}
 	publish_levels(hold);
+}
+
+/*
+ * The last backend-level acquire was given back. If the transaction has written, a
+ * transaction-level one that is left must not take the lock with it when its
+ * subtransaction is rolled back.
+ */
+static void
+note_backend_release(ZklHold *hold)
+{
+	if (hold->backend_count == 0 && !hold->lost &&
+		TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		hold->keep = true;
 }
 
 /*
@@ -490,6 +508,7 @@ zkl_locks_at_xact_end(void)
 		ZklHold    *hold = &zkl_holds[i];
 
 		hold->nlevels = 0;
+		hold->keep = false;
 		publish_levels(hold);
 		/* a lost backend-level hold stays until its loss is acknowledged */
 		if (is_unused(hold))
@@ -509,7 +528,11 @@ zkl_locks_at_subxact_abort(int level)
 		while (hold->nlevels > 0 && hold->levels[hold->nlevels - 1].level >= level)
 			hold->nlevels--;
 		publish_levels(hold);
-		if (is_unused(hold) && !hold->released)
+		if (!is_unused(hold) || hold->released)
+			continue;
+		if (hold->keep && !hold->lost)
+			hold->released = true;
+		else
 			drop_hold(hold);
 	}
 }
@@ -549,6 +572,7 @@ zkl_locks_release_all(void)
 			continue;
 		released += hold->backend_count;
 		hold->backend_count = 0;
+		note_backend_release(hold);
 		publish_levels(hold);
 		if (hold->lost)
 			drop_hold(hold);
@@ -571,6 +595,7 @@ typedef struct Wait
 	const ZklHold *downgrade;	/* the write hold to be downgraded, or NULL */
 	bool		try;			/* NULL instead of an error when it is taken */
 	bool		turn;			/* for a semaphore's mutex: to queue is no answer */
+	bool		turn_lost;		/* out: that mutex was lost, begin again */
 	ZklTime		give_up;		/* then this is, unless 0 */
 	bool		xact_level;
 	ZklTime		start;
@@ -882,6 +907,21 @@ log_wait(Wait *wait, ZklEntry *entry, ZklTime now, int *logged)
 }
 
 /*
+ * While we wait for a lease our mutex was lost: whoever has it now must not find our
+ * node in his way, since each would wait for the other.
+ */
+static bool
+lost_turn(Wait *wait)
+{
+	if (pending_mutex < 0 ||
+		(pg_atomic_read_u32(&zkl_shared->entries[pending_mutex].fate) & ZKL_FATE_LOST) == 0)
+		return false;
+	let_pending_go();
+	wait->turn_lost = true;
+	return true;
+}
+
+/*
  * Wait for the lock. Returns its entry, granted and good, or NULL when a try
  * found it taken; everything else is an error.
  */
@@ -906,6 +946,11 @@ wait_for_grant(Wait *wait)
 				{
 					/* granted, and lost before we saw it: queue again */
 					let_pending_go();
+					if (wait->leases > 0)
+					{
+						wait->turn_lost = true;
+						return NULL;
+					}
 					entry = submit(wait);
 					asked = false;
 					continue;
@@ -936,6 +981,8 @@ wait_for_grant(Wait *wait)
 				break;
 		}
 
+		if (phase != ZKL_PHASE_HELD && lost_turn(wait))
+			return NULL;
 		now = zkl_now();
 		if (wait->deadline == 0)
 			left = ZKL_MS(1000);
@@ -1071,8 +1118,10 @@ acquire(Wait *wait)
 	/* each lease of a semaphore is one more, unless one was not quite given back */
 	if (hold != NULL && (wait->leases == 0 || hold->released))
 	{
-		reserve_level(hold);
 		wait_for_lease(wait, hold);
+		drop_superseded();		/* which moves holds */
+		hold = find_mode(wait->name, wait->mode);
+		reserve_level(hold);
 		count_acquire(hold, wait->xact_level);
 		return hold->token;
 	}
@@ -1137,6 +1186,7 @@ acquire_lease(const char *semaphore, int leases, bool try, int timeout)
 				 errhint("Release one first.")));
 
 	reserve_hold();
+again:
 	zkl_guard_refresh();
 	supersede_lost(name, false);
 	zkl_guard_check();
@@ -1163,7 +1213,10 @@ acquire_lease(const char *semaphore, int leases, bool try, int timeout)
 		pending_mutex = pending_entry;
 		pending_entry = -1;
 	}
+	wait.turn_lost = false;
 	token = acquire(&wait);
+	if (token == 0 && wait.turn_lost)
+		goto again;				/* within the same deadline */
 	let_pending_go();
 	return token;
 }
@@ -1253,6 +1306,7 @@ release(const char *name, ZklHold *hold)
 		return false;
 	}
 	hold->backend_count--;
+	note_backend_release(hold);
 	publish_levels(hold);
 	if (is_unused(hold))
 		give_back(hold);
@@ -1317,7 +1371,7 @@ find_as_given(FunctionCallInfo fcinfo)
 		if (hold->name_len != VARSIZE_ANY_EXHDR(given) ||
 			memcmp(hold->name, VARDATA_ANY(given), hold->name_len) != 0)
 			continue;
-		if (found != NULL || hold->released || hold->superseded)
+		if (found != NULL || hold->released || hold->superseded || hold->mode == ZKL_MODE_LEASE)
 			return NULL;
 		found = hold;
 	}

@@ -51,6 +51,8 @@ typedef struct ZklHold
 	int			maxlevels;
 	bool		released;		/* given back in a transaction that wrote: the
 								 * node stays until its end */
+	bool		keep;			/* the same, but a transaction-level acquire of
+								 * a subtransaction came on top of it */
 	bool		lost;			/* seen as lost, and not acknowledged */
 	bool		superseded;		/* lost, and being acquired again: that is what
 								 * acknowledges it, if it succeeds */

@@ -40,7 +40,7 @@
 
 _Static_assert(sizeof("{\"server\":\"\",\"pid\":,\"database\":\"\",\"user\":\"\","
 					  "\"application\":\"\",\"since\":\"\",\"breaker\":\"\","
-					  "\"leases\":}") + 2 * INT_CHARS +
+					  "\"timeout\":,\"leases\":}") + 3 * INT_CHARS +
 			   ROOM(server) + ROOM(database) + ROOM(user) +
 			   ROOM(application) + ROOM(since) + ROOM(breaker) <= ZKL_NODEDATA_SIZE,
 			   "the longest object must fit");
@@ -189,6 +189,11 @@ zkl_nodedata_write(const ZklNodeData *data, char buf[ZKL_NODEDATA_SIZE])
 			put_text(&w, ",\"pid\":");
 			put_int(&w, data->pid);
 		}
+	}
+	if (data->timeout > 0)
+	{
+		put_text(&w, ",\"timeout\":");
+		put_int(&w, data->timeout);
 	}
 	if (data->leases > 0)
 	{
@@ -506,9 +511,11 @@ take_object(Reader *r, ZklNodeData *data, bool *has_server)
 				if (i == 0)
 					*has_server = is_string;
 			}
-			else if (strcmp(key, "pid") == 0 || strcmp(key, "leases") == 0)
+			else if (strcmp(key, "pid") == 0 || strcmp(key, "timeout") == 0 ||
+					 strcmp(key, "leases") == 0)
 			{
-				int		   *number = key[0] == 'p' ? &data->pid : &data->leases;
+				int		   *number = key[0] == 'p' ? &data->pid :
+					key[0] == 't' ? &data->timeout : &data->leases;
 
 				*number = 0;
 				if (r->at < r->end && *r->at >= '0' && *r->at <= '9')

@@ -19,7 +19,7 @@
 #include <stddef.h>
 
 /* Longest data written, and the most that is read of anybody's. */
-#define ZKL_NODEDATA_SIZE	1120
+#define ZKL_NODEDATA_SIZE	1152
 
 /* What Curator's Revoker writes into a node to ask its holder to let go. */
 #define ZKL_REVOKE_BYTES	"__REVOKE__"
@@ -35,6 +35,9 @@ typedef struct ZklNodeData
 	char		since[40];		/* ISO 8601 with zone, when it asked */
 	char		breaker[128];	/* somebody takes the lock away: who. Written
 								 * into another's node, by zk_lock_break() */
+	int			timeout;		/* of the ZooKeeper session, ms: the owner may
+								 * rely on the lock for as long when nobody
+								 * reaches it; 0 = not said */
 	int			leases;			/* a semaphore's, as its owner was told; 0 =
 								 * not said */
 } ZklNodeData;

@@ -187,6 +187,7 @@ zkl_locks_view(PG_FUNCTION_ARGS)
 	for (int i = 0; i < zkl_shared->nentries; i++)
 	{
 		ZklEntry   *entry = &zkl_shared->entries[i];
+		uint32		serial = *(volatile uint32 *) &entry->serial;
 		ZklPhase	phase = pg_atomic_read_u32(&entry->phase);
 		uint32		fate = pg_atomic_read_u32(&entry->fate);
 		uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
@@ -199,7 +200,7 @@ zkl_locks_view(PG_FUNCTION_ARGS)
 		memcpy(copy, entry, sizeof(*copy));
 		pg_read_barrier();
 		/* another use of it by now? */
-		if (pg_atomic_read_u32(&entry->phase) != phase || entry->serial != copy->serial)
+		if (pg_atomic_read_u32(&entry->phase) != phase || copy->serial != serial)
 			continue;
 
 		state = state_of(copy, phase, fate, word, now);
@@ -579,6 +580,7 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 	const char *outcome = "released";
 	ZklDesk    *queue;
 	int			nholding = 0;
+	int			patience;
 	ZklTime		until;
 	ZklHold    *own;
 	StringInfoData holders;
@@ -589,7 +591,7 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("patience must not be null")));
-	until = zkl_now() + ZKL_MS(zkl_interval_ms(PG_GETARG_INTERVAL_P(1)));
+	patience = zkl_interval_ms(PG_GETARG_INTERVAL_P(1));
 	own = zkl_locks_find(name);
 	if (own != NULL && !own->lost)
 		ereport(ERROR,
@@ -618,12 +620,22 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 		if (row->data.pid > 0)
 			appendStringInfo(&holders, " process %d", row->data.pid);
 	}
+	if (queue->contenders > queue->nrows && nholding == queue->nrows)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("more than %d clients hold %s", queue->nrows, zkl_lock_label(name))));
 	if (nholding == 0)
 		PG_RETURN_TEXT_P(cstring_to_text("free"));
 
 	for (int i = 0; i < queue->nrows; i++)
 		if (holding[i])
+		{
 			ask_to_let_go(name, &queue->rows[i], breaker);
+			/* one that does not hear us may rely on the lock for as long */
+			if (queue->rows[i].ours)
+				patience = Max(patience, queue->rows[i].data.timeout);
+		}
+	until = zkl_now() + ZKL_MS(patience);
 	while (count_still_there(name, queue, holding) > 0 && zkl_now() < until)
 		sleep_ms(BREAK_POLL_MS);
 	for (int i = 0; i < queue->nrows; i++)

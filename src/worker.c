@@ -802,8 +802,13 @@ adopt_entries(void)
 		}
 		if (entry->uuid[0] != '\0')
 		{
+			uint32		fate = pg_atomic_read_u32(&entry->fate);
+
 			activate(i);
-			held = held && (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LOST) == 0;
+			/* being taken away, but a commit that has passed its check goes on */
+			slot->surrender = held && (fate & ZKL_FATE_LOST) &&
+				(fate & (ZKL_FATE_COMMITTING | ZKL_FATE_LET_GO)) == ZKL_FATE_COMMITTING;
+			held = held && ((fate & ZKL_FATE_LOST) == 0 || slot->surrender);
 			zkl_queue_adopt(&slot->queue, entry->mode, entry->try, entry->uuid, entry->node,
 							entry->token, held);
 			set_request(&slot->queue, entry);
@@ -967,6 +972,7 @@ prepare_create(int index, char path[ZKL_PATH_SIZE], char json[ZKL_NODEDATA_SIZE]
 	strlcpy(data.application, entry->application, sizeof(data.application));
 	strlcpy(data.since, entry->since, sizeof(data.since));
 	data.leases = entry->leases;
+	data.timeout = (int) (worker.lease.timeout / 1000);
 
 	zkl_node_prefix(prefix, queue->uuid, queue->mode);
 	if (queue->beside[0] != '\0')
@@ -1825,8 +1831,12 @@ on_inquiry_reply(ZklOp *op, ZklTime now)
 			get->place = i * ZKL_INQUIRY_ROWS + row;
 			get->serial = op->serial;
 			zkl_node_path(path, zkl_root, desk->name, name);
-			if (account(zkl_send_get(get, path, false), now))
-				worker.desks[i].pending++;
+			if (!account(zkl_send_get(get, path, false), now))
+			{
+				worker.desks[i].begun = false;	/* asked again */
+				return;
+			}
+			worker.desks[i].pending++;
 		}
 	}
 	else if (op->purpose == PURPOSE_INQUIRY_ROW && op->rc == ZKL_RC_OK)
@@ -1837,6 +1847,12 @@ on_inquiry_reply(ZklOp *op, ZklTime now)
 		row->owner = op->owner;
 		row->created = op->ctime;
 		row->czxid = op->czxid;
+	}
+	else if (op->purpose == PURPOSE_INQUIRY_ROW && op->rc != ZKL_RC_NONODE)
+	{
+		/* a holder that we may not read is no reason to name somebody else */
+		answer_inquiry(i, op->rc);
+		return;
 	}
 	if (--worker.desks[i].pending == 0)
 		answer_inquiry(i, op->purpose == PURPOSE_INQUIRY_ROW ? ZKL_RC_OK : op->rc);

@@ -52,7 +52,7 @@ typedef enum ZklSessionEvent
 } ZklSessionEvent;
 
 /* Room for a node's path and for a node's data. */
-#define ZKL_OP_TEXT_SIZE	1120
+#define ZKL_OP_TEXT_SIZE	1152
 
 _Static_assert(ZKL_OP_TEXT_SIZE >= ZKL_PATH_SIZE && ZKL_OP_TEXT_SIZE >= ZKL_NODEDATA_SIZE,
 			   "a reply's text may not fit");

@@ -128,6 +128,19 @@ sub nodes_left
 	close_all();
 }
 
+# To acquire a lost lock again acknowledges the loss, also when what is acquired is the other
+# mode, which was never lost.
+{
+	my $both = connection($node_a);
+
+	$both->query(q{SELECT zk_lock_acquire('half', 'write'), zk_lock_acquire('half', 'read')});
+	$zk->delete(lock_directory('half') . '/' . (grep { /__WRIT__/ } contenders($zk, 'half'))[0]);
+	ok(defined poll_until(sub { $both->query('SELECT 1') =~ /ZK001/ }, 1), 'one of two modes is lost');
+	like($both->query(q{SELECT zk_lock_acquire('half', 'read')}), qr/^\d+$/, 'the other is acquired once more');
+	is($both->query('BEGIN; SELECT 1; COMMIT'), 1, 'which acknowledges the loss');
+	close_all();
+}
+
 # Somebody writes into the node of a lock. That uses the watch up; it must not make us blind.
 {
 	my $holder = connection($node_a);
@@ -191,6 +204,20 @@ sub nodes_left
 	is($waiter->query('SELECT 1'), '1', 'then the connection works again');
 	close_all();
 	is(nodes_left('pool/leases') . nodes_left('pool/locks'), '', 'no node is left');
+
+	# a waiter whose mutex is taken from it begins again, or it and the next one would wait for each other
+	my ($first, $second);
+	($holders[0], $first, $second) = map { connection($_) } $node_a, $node_b, $node_a;
+	$holders[0]->query(q{SELECT zk_semaphore_acquire('turns', 1)});
+	$first->send(q{SELECT zk_semaphore_acquire('turns', 1)});
+	poll_until(sub { $zk->ls(lock_directory('turns/leases')) == 2 }, 5) // die 'no waiter';
+	$second->send(q{SELECT zk_semaphore_acquire('turns', 1)});
+	poll_until(sub { $zk->ls(lock_directory('turns/locks')) == 2 }, 5) // die 'no second waiter';
+	$zk->delete(lock_directory('turns/locks') . '/' . (sort { substr($a, -10) cmp substr($b, -10) } $zk->ls(lock_directory('turns/locks')))[0]);
+	poll_until(sub { $zk->ls(lock_directory('turns/locks')) == 2 }, 5) // die 'it does not begin again';
+	$holders[0]->query(q{SELECT zk_semaphore_release('turns')});
+	ok(defined poll_until(sub { $first->answered || $second->answered }, 5), 'semaphore_waiters_without_their_mutex_do_not_wait_for_each_other');
+	close_all();
 
 	# many, with a control that would see a fourth
 	$node_a->safe_psql('postgres', 'CREATE TABLE inside (pid int PRIMARY KEY); CREATE TABLE most (n int)');

@@ -79,7 +79,7 @@ same(const ZklNodeData *a, const ZklNodeData *b)
 		strcmp(a->user, b->user) == 0 &&
 		strcmp(a->application, b->application) == 0 &&
 		strcmp(a->since, b->since) == 0 &&
-		strcmp(a->breaker, b->breaker) == 0 && a->leases == b->leases;
+		strcmp(a->breaker, b->breaker) == 0 && a->leases == b->leases && a->timeout == b->timeout;
 }
 
 static void
@@ -105,9 +105,10 @@ test_write(void)
 	strcpy(d.server, "db1");
 	strcpy(d.breaker, "user \"dba\"");
 	d.leases = 3;
+	d.timeout = 10000;
 	write_data(&d, buf);
-	CHECK_STR(buf, "{\"server\":\"db1\",\"breaker\":\"user \\\"dba\\\"\",\"leases\":3}",
-			  "who breaks it, and a semaphore's leases");
+	CHECK_STR(buf, "{\"server\":\"db1\",\"breaker\":\"user \\\"dba\\\"\",\"timeout\":10000,\"leases\":3}",
+			  "who breaks it, for how long its owner relies on it, and a semaphore's leases");
 
 	memset(&d, 0, sizeof(d));
 	write_data(&d, buf);
