@@ -20,7 +20,7 @@ use Test::More;
 use Time::HiRes qw(time sleep);
 use ZkTest;
 
-my $minutes = $ENV{CHAOS_MINUTES} // 2;
+my $minutes = $ENV{CHAOS_MINUTES} // 3;
 my $seed = $ENV{CHAOS_SEED} // 1;
 my @locks = map { "chaos/lock $_" } 'a' .. 'd';
 my $shared = $locks[-1];
