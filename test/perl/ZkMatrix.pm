@@ -133,7 +133,8 @@ sub begin_states
 	my $server = $s->{server};
 	my $what = name_of($fault, $s);
 
-	wait_for_lease($_) foreach $server, $s->{other};
+	wait_for_full_lease($server);
+	wait_for_lease($s->{other});
 	$s->{gate} = ZkTest::Session->new($server);
 	$s->{gate}->query('BEGIN; UPDATE contended SET n = n + 1');
 	foreach my $state (@names)

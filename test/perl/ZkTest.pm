@@ -25,7 +25,7 @@ use Time::HiRes qw(time sleep);
 use PostgreSQL::Test::Cluster;
 use ZkEnsemble;
 
-our @EXPORT = qw(zk_server wait_for_lease worker_of postmaster_of processes_of move_to poll_until
+our @EXPORT = qw(zk_server wait_for_lease wait_for_full_lease worker_of postmaster_of processes_of move_to poll_until
   shared_library instrumented
   contenders lock_directory ROOT);
 
@@ -133,6 +133,23 @@ sub move_to
 	$zk->proxy($_, 'accept') foreach @others;
 	croak "the worker does not move to node $zk_node" unless defined $moved;
 	wait_for_lease($_) foreach @nodes;
+	return;
+}
+
+# Wait until the lease is as long as the rule in lease.h can make it when answers come within
+# 0.2 s: a slow heartbeat of a moment ago must not count into what is measured. After twice the
+# timeout it is forgotten; a machine that never gets there is measured as it is.
+sub wait_for_full_lease
+{
+	my ($node) = @_;
+	wait_for_lease($node);
+	poll_until(
+		sub {
+			$node->safe_psql('postgres', <<'END') eq 't';
+SELECT lease_left > session_timeout * 15 / 16 - current_setting('zklock.server_tick_time')::interval / 2 - interval '0.7 s'
+FROM zk_session
+END
+		}, 25);
 	return;
 }
 

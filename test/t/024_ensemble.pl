@@ -35,13 +35,8 @@ my $number = 0;
 sub everything_works_again
 {
 	$zk->wait_for_quorum;
-	wait_for_lease($_) foreach values %holder_of, $other;
-	# a slow heartbeat of a moment ago must not count into what is measured
-	while (my ($timeout, $server) = each %holder_of)
-	{
-		my $enough = $timeout - 1 - $timeout / 16 - 0.5 - 0.2;    # see the rule in lease.h; answers in 0.2 s
-		poll_until(sub { $server->safe_psql('postgres', "SELECT lease_left > '$enough s' FROM zk_session") eq 't' }, 2.5 * $timeout);
-	}
+	wait_for_lease($other);
+	wait_for_full_lease($_) foreach values %holder_of;
 	return;
 }
 
