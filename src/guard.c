@@ -290,14 +290,11 @@ zkl_guard_check(void)
 bool
 zkl_guard_check_hold(const ZklHold *hold)
 {
-	/* relying on a lock, to be certain of one is to be certain of all */
-	if (guard.doomed || !guard.relying || hold->lost)
-	{
-		zkl_guard_check();
-		return zkl_guard_is_certain(hold);
-	}
+	bool		relying = guard.relying;
+
 	zkl_guard_check();
-	return true;
+	/* relying on a lock, to be certain of one is to be certain of all */
+	return relying || zkl_guard_is_certain(hold);
 }
 
 void

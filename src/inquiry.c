@@ -63,14 +63,8 @@ static void
 wait_a_little(ZklTime until)
 {
 	static uint32 wait_event = 0;
-	ZklTime		left = until - zkl_now();
 
-	if (wait_event == 0)
-		wait_event = WaitEventExtensionNew("ZklockInquiry");
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 Max(1, Min(left / 1000, 100)), wait_event);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
+	zkl_sleep(Min((until - zkl_now()) / 1000, 100), &wait_event, "ZklockInquiry");
 }
 
 static void

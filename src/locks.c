@@ -783,7 +783,6 @@ static ZklEntry *
 submit(Wait *wait)
 {
 	ZklEntry   *entry;
-	ZklEntry   *writer = NULL;
 	char		database[64];
 	char		user[64];
 	char		application[64];
@@ -816,8 +815,8 @@ submit(Wait *wait)
 	{
 		/* its name does not change any more; if it is lost meanwhile the
 		 * worker will not find it */
-		writer = &zkl_shared->entries[wait->downgrade->entry];
-		strlcpy(entry->beside, writer->node, sizeof(entry->beside));
+		strlcpy(entry->beside, zkl_shared->entries[wait->downgrade->entry].node,
+				sizeof(entry->beside));
 		entry->inherited_token = wait->downgrade->token;
 	}
 	strlcpy(entry->name, wait->name, sizeof(entry->name));
@@ -841,18 +840,24 @@ grant_is_good(ZklEntry *entry)
 		zkl_now() + ZKL_MS(zkl_commit_margin) < zkl_word_deadline(word);
 }
 
+void
+zkl_sleep(long ms, uint32 *wait_event, const char *name)
+{
+	if (*wait_event == 0)
+		*wait_event = WaitEventExtensionNew(name);
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 Max(ms, 1), *wait_event);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
 /* Sleep until the worker says something, at most "ms". */
 static void
 sleep_on_latch(long ms)
 {
 	static uint32 wait_event = 0;
 
-	if (wait_event == 0)
-		wait_event = WaitEventExtensionNew("ZklockAcquire");
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 Max(ms, 1), wait_event);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
+	zkl_sleep(ms, &wait_event, "ZklockAcquire");
 }
 
 /* Ask who holds the lock; an earlier answer is forgotten. */
@@ -1171,18 +1176,20 @@ acquire_lease(const char *semaphore, int leases, bool try, int timeout)
 	Wait		turn = {.name = locks, .mode = ZKL_MODE_EXCLUSIVE, .turn = true};
 	Wait		wait = {.name = name, .mode = ZKL_MODE_LEASE, .leases = leases};
 	ZklHold    *hold;
+	int			held;
 	int64		token;
 
 	snprintf(locks, sizeof(locks), "%s" ZKL_SEMAPHORE_LOCKS, semaphore);
 	snprintf(name, sizeof(name), "%s" ZKL_SEMAPHORE_LEASES, semaphore);
 	begin_wait(&wait, try, timeout);
-	if (count_leases(name) >= leases && try)
+	held = count_leases(name);
+	if (held >= leases && try)
 		return 0;
-	if (count_leases(name) >= leases)
+	if (held >= leases)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("this backend holds all leases of %s", zkl_lock_label(name)),
-				 errdetail("It holds %d and would wait for itself.", count_leases(name)),
+				 errdetail("It holds %d and would wait for itself.", held),
 				 errhint("Release one first.")));
 
 	reserve_hold();

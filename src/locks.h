@@ -112,6 +112,12 @@ extern void zkl_copy_as_utf8(char *to, size_t size, const char *from);
 /* Milliseconds of an interval argument, or an error. */
 extern int	zkl_interval_ms(Interval *interval);
 
+/*
+ * Sleep until the latch is set, at most "ms"; interruptible. The wait event called
+ * "name" is kept in "wait_event", which begins as 0.
+ */
+extern void zkl_sleep(long ms, uint32 *wait_event, const char *name);
+
 /* A name for a message: in the database's encoding, whatever it holds. */
 extern char *zkl_text_for_message(const char *utf8);
 

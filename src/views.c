@@ -353,11 +353,7 @@ sleep_ms(long ms)
 {
 	static uint32 wait_event = 0;
 
-	if (wait_event == 0)
-		wait_event = WaitEventExtensionNew("ZklockView");
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms, wait_event);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
+	zkl_sleep(ms, &wait_event, "ZklockView");
 }
 
 /* zk_stats_reset() returns void */
