@@ -24,6 +24,7 @@ OBJS = \
 	src/stats.o \
 	src/views.o \
 	src/worker.o \
+	src/written.o \
 	src/zkclient.o \
 	src/zklock.o
 

@@ -9,8 +9,8 @@
  * layers see to that, because each has a hole:
  *
  * 1. Check at use: each zklock function, and each statement at its start
- *	  (executor start and run, utility statements), reads the clock. Hole: a
- *	  statement that runs for an hour.
+ *	  (executor start and run, utility statements, deferred triggers), reads the
+ *	  clock. Hole: a statement that runs for an hour.
  * 2. PRE_COMMIT reads the clock once more. This is the layer that safety rests
  *	  on. Hole: it comes late; the row locks are held until then.
  * 3. A timer cancels the statement at the deadline, or half a second after a
@@ -22,10 +22,25 @@
  *	  leaves the outermost statement; a block that does catch it is cancelled
  *	  again as soon as it goes on, and ended by FATAL after a second.
  *
- * Past PRE_COMMIT none of them may strike: a cancel during the wait for a
- * synchronous standby would make the commit return early, un-replicated. So
- * PRE_COMMIT disarms the timer and marks each entry; a mark and a loss are set
- * with the same fetch-or, so one of the two comes first and both sides know.
+ * A statement may commit inside itself: VACUUM does, CREATE INDEX CONCURRENTLY,
+ * a procedure. While this backend holds a lock, each transaction that ends inside
+ * a statement begins the next one relying on it, since the lease had the epoch
+ * that it had when the statement began; what comes next may pass no hook.
+ *
+ * PRE_COMMIT is not the commit. What stands between the two and can wait is done
+ * before the clock is read (finish_early()). Then PRE_COMMIT marks each entry; a
+ * mark and a loss are set with the same fetch-or, so one of the two comes first
+ * and both sides know. From here to the commit record the timer strikes only
+ * where the backend waits and can still be interrupted, which is in the callback
+ * of a library that was preloaded before ours. After that nothing may: a cancel
+ * during the wait for a synchronous standby would make the commit return early,
+ * un-replicated.
+ *
+ * PostgreSQL calls those who want to hear of the end of a transaction in turn,
+ * who registered last first. We are among them twice. The first time comes before
+ * the others: postgres_fdw commits on its servers when it is called, so there
+ * must be a check ahead of it; and at an abort the locks go before somebody else
+ * takes his time. The last one comes after all that registered after us.
  *
  * Copyright (c) 2026, zklock developers
  *
@@ -39,6 +54,12 @@
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "catalog/objectaccess.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "catalog/storage.h"
+#include "commands/tablecmds.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -46,15 +67,21 @@
 #include "nodes/primnodes.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "tcop/utility.h"
 #include "utils/backend_status.h"
+#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
+#include "utils/syscache.h"
+#include "utils/varlena.h"
+#include "utils/wait_event.h"
 
 #include "clock.h"
 #include "compat.h"
 #include "guard.h"
 #include "shmem.h"
+#include "written.h"
 #include "zklock.h"
 
 /* The timer looks at least this often: a loss moves no deadline. */
@@ -64,6 +91,14 @@
 #define DOOM_PERIOD_MS		100
 #define DOOM_PATIENCE		ZKL_MS(1000)
 
+/*
+ * How much more than zklock.commit_margin of the lease has to be left before a
+ * statement begins that cannot be undone: it takes a while, and is to be refused
+ * before it rather than after it. The same before others commit on their servers.
+ */
+#define NO_WAY_BACK_MARGIN	ZKL_MS(1000)
+#define ELSEWHERE_MARGIN	ZKL_MS(100)
+
 typedef enum DoomReason
 {
 	DOOM_LAPSED,
@@ -72,13 +107,24 @@ typedef enum DoomReason
 	DOOM_BROKEN
 } DoomReason;
 
+/* How far is the transaction? */
+typedef enum CommitStep
+{
+	COMMIT_NOT_YET,
+	COMMIT_HARMLESS,			/* it commits nothing that a lock protects */
+	COMMIT_DECIDED				/* checked; entries are marked COMMITTING */
+} CommitStep;
+
 static struct
 {
-	int			nesting;		/* executor and utility levels we are in */
-	bool		relying;		/* this transaction relies on a lock ... */
+	int			nesting;		/* executor, utility and trigger levels we are in */
+	volatile sig_atomic_t relying;	/* this transaction relies on a lock ... */
 	uint32		epoch;			/* ... since the lease had this epoch */
 	bool		did_work;		/* ... and ran a statement that is not exempt */
-	bool		committing;		/* entries are marked COMMITTING */
+	volatile sig_atomic_t step; /* CommitStep */
+	bool		committed_elsewhere;	/* others may have committed on their
+										 * servers: they were let pass */
+	bool		first_in_line;	/* no library was preloaded before us */
 	uint32		losses;			/* zkl_shared->losses when we last looked */
 
 	bool		doomed;
@@ -88,7 +134,8 @@ static struct
 	ZklTime		since;			/* deadline that passed, or when it was seen */
 	bool		travelling;		/* ZK001 is on its way up as query_canceled;
 								 * a procedure's COMMIT that fails ends the
-								 * doomed transaction before it arrives */
+								 * doomed transaction before it arrives. When a
+								 * statement begins it was caught on the way */
 
 	/* what the signal handler and the rest tell each other */
 	volatile sig_atomic_t timer_found;	/* it saw what dooms us */
@@ -103,11 +150,16 @@ static struct
 	timer_t		timer;
 } guard;
 
+static void begin_without_way_back(Node *stmt);
+static void undecide(void);
+
 static ExecutorStart_hook_type prev_ExecutorStart = NULL;
 static ExecutorRun_hook_type prev_ExecutorRun = NULL;
 static ExecutorFinish_hook_type prev_ExecutorFinish = NULL;
 static ProcessUtility_hook_type prev_ProcessUtility = NULL;
 static object_access_hook_type prev_object_access = NULL;
+static needs_fmgr_hook_type prev_needs_fmgr = NULL;
+static fmgr_hook_type prev_fmgr = NULL;
 
 /* ------------------------------------------------------------------------
  * What is wrong
@@ -260,6 +312,9 @@ doom_detail(ZklTime now)
 static void
 raise_doom(void)
 {
+	const char *elsewhere = guard.committed_elsewhere ?
+		" Foreign servers may have committed their part of the transaction already." : "";
+
 	/* decided for FATAL, and whoever swallows this may not look himself */
 	if (guard.dying)
 		CHECK_FOR_INTERRUPTS();
@@ -267,7 +322,7 @@ raise_doom(void)
 	ereport(ERROR,
 			(errcode(guard.nesting > 0 ? ERRCODE_QUERY_CANCELED : ZKL_ERRCODE_LOCK_LOST),
 			 errmsg("%s is lost", zkl_lock_label(guard.name)),
-			 errdetail("%s", doom_detail(zkl_now())),
+			 errdetail("%s%s", doom_detail(zkl_now()), elsewhere),
 			 errhint(DOOM_HINT)));
 }
 
@@ -321,12 +376,17 @@ zkl_guard_is_nested(void)
  * ------------------------------------------------------------------------
  */
 
-/* 0 disarms: once that has returned, on_timer() is not called. */
+/*
+ * 0 disarms: once that has returned, on_timer() does nothing. Not while the
+ * transaction relies on a lock: the worker's signal could arm the timer in between,
+ * and guard.timer_armed would not be what is so.
+ */
 static void
 set_timer(long ms)
 {
 	struct itimerspec when = {0};
 
+	Assert(ms > 0 || !guard.relying);
 	when.it_value.tv_sec = ms / 1000;
 	when.it_value.tv_nsec = ms % 1000 * 1000000;
 	guard.timer_armed = ms > 0;
@@ -361,15 +421,51 @@ handler_sees_trouble(uint64 word, ZklTime now)
 	return false;
 }
 
+/*
+ * Past its check, does the commit wait where it can still be interrupted? From the
+ * commit record on interrupts are held off. A wait for a disk cannot be cut short, so
+ * a cancel would stay behind and cut short the one for a standby.
+ */
+static bool
+commit_can_be_cancelled(void)
+{
+	uint32		wait_event = *my_wait_event_info;
+
+	if (InterruptHoldoffCount > 0 || CritSectionCount > 0 || wait_event == 0)
+		return false;
+	switch (wait_event & 0xFF000000)
+	{
+		case PG_WAIT_LOCK:
+		case PG_WAIT_CLIENT:
+		case PG_WAIT_EXTENSION:
+		case PG_WAIT_IPC:
+		case PG_WAIT_TIMEOUT:
+			return true;
+		default:
+			return false;
+	}
+}
+
 static void
 on_timer(void)
 {
 	uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
 	ZklTime		now = zkl_now();
-	bool		has_xid = TransactionIdIsValid(MyProc->xid);
+	bool		has_written = TransactionIdIsValid(MyProc->xid) || zkl_written_elsewhere;
 
-	if (!guard.relying || guard.committing || zkl_nheld_entries == 0)
+	if (!guard.relying || guard.step == COMMIT_HARMLESS || zkl_nheld_entries == 0)
 		return;
+	if (guard.step == COMMIT_DECIDED)
+	{
+		if (handler_sees_trouble(word, now) && commit_can_be_cancelled())
+		{
+			QueryCancelPending = true;
+			InterruptPending = true;
+			SetLatch(MyLatch);
+		}
+		set_timer(DOOM_PERIOD_MS);
+		return;
+	}
 	if (!guard.timer_found && !guard.doomed && !handler_sees_trouble(word, now))
 	{
 		ZklTime		left = zkl_word_deadline(word) - now;
@@ -383,11 +479,11 @@ on_timer(void)
 		guard.timer_found = true;
 		guard.found_at = now;
 	}
-	else if (guard.in_copy_in && has_xid && zkl_idle_loss == ZKL_IDLE_TERMINATE)
+	else if (guard.in_copy_in && has_written && zkl_idle_loss == ZKL_IDLE_TERMINATE)
 		guard.dying = true;		/* the cancel did not get through */
 	else if (guard.swallowed && now - guard.found_at > DOOM_PATIENCE)
 		guard.dying = true;
-	else if (guard.nesting == 0 && (has_xid || MyProc->waitLock != NULL) &&
+	else if (guard.nesting == 0 && (has_written || MyProc->waitLock != NULL) &&
 			 zkl_idle_loss == ZKL_IDLE_TERMINATE && now - guard.found_at > DOOM_PATIENCE)
 		guard.dying = true;		/* a pipeline whose Sync does not come: not idle
 								 * to those who look, but a cancel is ignored; or
@@ -396,9 +492,9 @@ on_timer(void)
 
 	if (is_idle())
 	{
-		/* a cancel would be ignored; and without an xid nothing is in the
-		 * next holder's way */
-		if (has_xid && zkl_idle_loss == ZKL_IDLE_TERMINATE)
+		/* a cancel would be ignored; and where nothing was written nothing is
+		 * in the next holder's way */
+		if (has_written && zkl_idle_loss == ZKL_IDLE_TERMINATE)
 			guard.dying = true;
 	}
 	else if (guard.nesting == 0 || guard.exempt)
@@ -474,9 +570,18 @@ create_timer(void)
 	event.sigev_signo = signo;
 	if (sigaction(signo, &action, NULL) < 0 ||
 		timer_create(CLOCK_BOOTTIME, &event, &guard.timer) < 0)
+	{
+		int			save_errno = errno;
+
+		/* or each attempt would use up one of the few signals */
+		action.sa_handler = SIG_DFL;
+		action.sa_flags = 0;
+		(void) sigaction(signo, &action, NULL);
+		errno = save_errno;
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("zklock could not create a timer: %m")));
+	}
 	before_shmem_exit(explain_at_exit, (Datum) 0);
 	guard.signal = signo;
 }
@@ -580,12 +685,22 @@ query_is_exempt(PlannedStmt *stmt)
 	return true;
 }
 
+/* COMMIT PREPARED and ROLLBACK PREPARED end somebody else's transaction: that is work. */
+static bool
+is_two_phase(Node *stmt)
+{
+	return IsA(stmt, TransactionStmt) &&
+		(((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED ||
+		 ((TransactionStmt *) stmt)->kind == TRANS_STMT_ROLLBACK_PREPARED);
+}
+
 static bool
 utility_is_exempt(Node *stmt)
 {
 	switch (nodeTag(stmt))
 	{
 		case T_TransactionStmt:
+			return !is_two_phase(stmt);
 		case T_DiscardStmt:
 		case T_VariableSetStmt:
 		case T_VariableShowStmt:
@@ -594,6 +709,27 @@ utility_is_exempt(Node *stmt)
 			return true;
 		default:
 			return false;
+	}
+}
+
+/* Statements that make or remove what no rollback removes or brings back. */
+static bool
+has_no_way_back(Node *stmt)
+{
+	switch (nodeTag(stmt))
+	{
+		case T_AlterDatabaseStmt:	/* SET TABLESPACE */
+		case T_AlterSystemStmt:
+		case T_CreatedbStmt:
+		case T_DropdbStmt:
+		case T_CreateTableSpaceStmt:
+		case T_DropTableSpaceStmt:
+		case T_AlterSubscriptionStmt:	/* slots on the publisher */
+		case T_CreateSubscriptionStmt:
+		case T_DropSubscriptionStmt:
+			return true;
+		default:
+			return is_two_phase(stmt);
 	}
 }
 
@@ -618,23 +754,21 @@ is_concerned(void)
 }
 
 /*
- * Layer 5: an error leaves the outermost statement. If it is the cancel that
- * doom travels as, or that the timer or the worker sent, say what it is.
+ * Layer 5: an error leaves the outermost statement. If it is the cancel that doom
+ * travels as, or that the timer or the worker sent, say what it is. So it is also
+ * when somebody caught that and made something else of it: PL/Perl does.
  */
 static void
-at_level_0(MemoryContext context)
+convert_error(MemoryContext context)
 {
 	ErrorData  *edata;
+	bool		ours = guard.travelling;
 
-	bool		travelling = guard.travelling;
-
-	if (guard.nesting > 0)
-		return;
 	guard.travelling = false;
-	if (geterrcode() != ERRCODE_QUERY_CANCELED)
-		return;
-	if (!travelling && (!(guard.relying || guard.doomed) || still_good(0)))
-		return;					/* somebody else's cancel */
+	if (!ours && (geterrcode() == ERRCODE_QUERY_CANCELED || guard.swallowed))
+		ours = (guard.relying || guard.doomed) && !still_good(0);
+	if (!ours)
+		return;					/* somebody else's error */
 
 	MemoryContextSwitchTo(context);
 	edata = CopyErrorData();
@@ -646,16 +780,74 @@ at_level_0(MemoryContext context)
 	ReThrowError(edata);
 }
 
+static void come_first(void);
+
+/*
+ * The levels of statements, and of what runs outside of one: deferred triggers at
+ * COMMIT, functions that the fast path or the planner calls. What happens at the
+ * outermost one is the client's statement; what is nested is not.
+ */
+static void
+enter_level(void)
+{
+	guard.travelling = false;
+	guard.nesting++;
+}
+
+static void
+leave_level(void)
+{
+	Assert(guard.nesting > 0);
+	guard.nesting--;
+	if (guard.nesting > 0 || !is_concerned())
+		return;
+	come_first();
+	if (guard.relying)
+		zkl_written_note_notify();
+	/* the cancel was caught, and what came after it had no time to find out */
+	if (guard.swallowed && !guard.exempt)
+		zkl_guard_check();
+}
+
+/* In a PG_CATCH, whose caller throws the error again unless this does. */
+static void
+leave_level_by_error(MemoryContext context)
+{
+	Assert(guard.nesting > 0);
+	guard.nesting--;
+	if (guard.nesting > 0)
+		return;
+	come_first();
+	convert_error(context);
+}
+
 static void
 guard_ExecutorStart(QueryDesc *queryDesc, int eflags)
 {
-	if (is_concerned() && (eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0 &&
-		!(guard.nesting == 0 && query_is_exempt(queryDesc->plannedstmt)))
+	MemoryContext context = CurrentMemoryContext;
+	bool		explain_only = (eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0;
+
+	if (!explain_only)
+		zkl_written_note_plan(queryDesc->plannedstmt);
+	if (guard.nesting == 0)
+		guard.exempt = is_concerned() && query_is_exempt(queryDesc->plannedstmt);
+	if (is_concerned() && !explain_only && !(guard.nesting == 0 && guard.exempt))
 		begin_statement();
-	if (prev_ExecutorStart)
-		prev_ExecutorStart(queryDesc, eflags);
-	else
-		standard_ExecutorStart(queryDesc, eflags);
+	enter_level();
+	PG_TRY();
+	{
+		if (prev_ExecutorStart)
+			prev_ExecutorStart(queryDesc, eflags);
+		else
+			standard_ExecutorStart(queryDesc, eflags);
+		guard.nesting--;
+	}
+	PG_CATCH();
+	{
+		leave_level_by_error(context);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 }
 
 static void
@@ -668,22 +860,21 @@ guard_ExecutorRun(ZKL_EXECUTOR_RUN_PARAMS)
 		guard.exempt = is_concerned() && query_is_exempt(queryDesc->plannedstmt);
 	if (is_concerned() && !(guard.nesting == 0 && guard.exempt))
 		begin_statement();
-	guard.nesting++;
+	enter_level();
 	PG_TRY();
 	{
 		if (prev_ExecutorRun)
 			prev_ExecutorRun(ZKL_EXECUTOR_RUN_ARGS);
 		else
 			standard_ExecutorRun(ZKL_EXECUTOR_RUN_ARGS);
-		guard.nesting--;
 	}
 	PG_CATCH();
 	{
-		guard.nesting--;
-		at_level_0(context);
+		leave_level_by_error(context);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	leave_level();
 }
 
 static void
@@ -691,22 +882,21 @@ guard_ExecutorFinish(QueryDesc *queryDesc)
 {
 	MemoryContext context = CurrentMemoryContext;
 
-	guard.nesting++;
+	enter_level();
 	PG_TRY();
 	{
 		if (prev_ExecutorFinish)
 			prev_ExecutorFinish(queryDesc);
 		else
 			standard_ExecutorFinish(queryDesc);
-		guard.nesting--;
 	}
 	PG_CATCH();
 	{
-		guard.nesting--;
-		at_level_0(context);
+		leave_level_by_error(context);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	leave_level();
 }
 
 static void
@@ -723,12 +913,17 @@ guard_ProcessUtility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 
 	if (guard.nesting == 0)
 		guard.exempt = utility_is_exempt(stmt);
+	zkl_written_note_utility(stmt);
 	if (is_concerned() && !utility_is_exempt(stmt))
+	{
 		begin_statement();
+		if (has_no_way_back(stmt))
+			begin_without_way_back(stmt);
+	}
 
 	if (copy_in)
 		guard.in_copy_in = true;
-	guard.nesting++;
+	enter_level();
 	PG_TRY();
 	{
 		if (prev_ProcessUtility)
@@ -737,34 +932,118 @@ guard_ProcessUtility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 		else
 			standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv,
 									dest, qc);
-		guard.nesting--;
 		if (copy_in)
 			guard.in_copy_in = false;
 	}
 	PG_CATCH();
 	{
-		guard.nesting--;
 		if (copy_in)
 			guard.in_copy_in = false;
-		at_level_0(memory);
+		/* it was refused, and nothing is decided: the transaction may stay open */
+		if (is_two_phase(stmt))
+			undecide();
+		leave_level_by_error(memory);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	leave_level();
 
 	if (discard_all)
 		(void) zkl_locks_release_all();
 }
 
-/* A function called by the protocol's fast path passes no other hook. */
+/*
+ * Does this function run as a level of its own? Not one that a statement calls: its
+ * level is the statement's. Outside of statements are deferred triggers, what the
+ * fast path calls, and what the planner evaluates; there errors are caught by what is
+ * written in a procedural language. (Functions in SQL are no matter, and a hook would
+ * keep the planner from inlining them. The answer is kept with the function's
+ * FmgrInfo, which in the case of C may serve an index for the rest of the connection.)
+ */
+static bool
+guard_needs_fmgr(Oid function)
+{
+	HeapTuple	tuple;
+	bool		needed = false;
+
+	if (prev_needs_fmgr && prev_needs_fmgr(function))
+		return true;
+	if (guard.nesting > 0 || !is_concerned() || !IsTransactionState())
+		return false;
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
+
+		needed = form->prorettype == TRIGGEROID ||
+			(MyBEEntry != NULL && MyBEEntry->st_state == STATE_FASTPATH) ||
+			(form->prolang != INTERNALlanguageId && form->prolang != ClanguageId &&
+			 form->prolang != SQLlanguageId);
+		ReleaseSysCache(tuple);
+	}
+	return needed;
+}
+
+/* What the hook keeps for one call of a function. */
+typedef struct FunctionCall
+{
+	MemoryContext context;
+	sig_atomic_t exempt;		/* what the statement was around it */
+	Datum		prev_private;
+} FunctionCall;
+
+static void
+guard_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *private)
+{
+	FunctionCall *call = (FunctionCall *) DatumGetPointer(*private);
+
+	/* the place for our own is part of the FmgrInfo, and used again by its next call */
+	if (call == NULL)
+	{
+		call = MemoryContextAllocZero(flinfo->fn_mcxt, sizeof(FunctionCall));
+		*private = PointerGetDatum(call);
+	}
+	switch (event)
+	{
+		case FHET_START:
+			if (prev_fmgr)
+				prev_fmgr(event, flinfo, &call->prev_private);
+			/* PostgreSQL does not end what fails to begin */
+			if (guard.nesting == 0 && is_concerned())
+				begin_statement();
+			call->context = CurrentMemoryContext;
+			call->exempt = guard.exempt;
+			if (guard.nesting == 0)
+				guard.exempt = false;
+			enter_level();
+			break;
+		case FHET_END:
+			guard.exempt = call->exempt;
+			if (prev_fmgr)
+				prev_fmgr(event, flinfo, &call->prev_private);
+			leave_level();
+			break;
+		case FHET_ABORT:
+			guard.exempt = call->exempt;
+			if (prev_fmgr)
+				prev_fmgr(event, flinfo, &call->prev_private);
+			leave_level_by_error(call->context);
+			break;
+	}
+}
+
+/* What no other hook sees: a function called by the fast path, and one of dblink. */
 static void
 guard_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
 {
 	if (prev_object_access)
 		prev_object_access(access, classId, objectId, subId, arg);
-	if (access == OAT_FUNCTION_EXECUTE && guard.nesting == 0 && is_concerned() &&
-		MyBEEntry != NULL && MyBEEntry->st_state == STATE_FASTPATH &&
+	if (access != OAT_FUNCTION_EXECUTE || !is_concerned())
+		return;
+	if (guard.nesting == 0 && MyBEEntry != NULL && MyBEEntry->st_state == STATE_FASTPATH &&
 		!is_zklock_function(objectId))
 		begin_statement();
+	zkl_written_note_function(objectId);
 }
 
 /* ------------------------------------------------------------------------
@@ -772,22 +1051,18 @@ guard_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subI
  * ------------------------------------------------------------------------
  */
 
+/*
+ * The moment: with "margin" of the lease left, mark each entry, so that nobody takes a
+ * lock away from here to the end of the transaction.
+ */
 static void
-pre_commit(void)
+decide(ZklTime margin)
 {
-	bool		has_xid = TransactionIdIsValid(GetTopTransactionIdIfAny());
-
-	if (!guard.relying && !guard.doomed && !guard.timer_found)
-		return;
-	if (guard.signal != 0)
-		set_timer(0);
-	zkl_guard_check_doom();
-	if (!guard.did_work && !has_xid)
-		return;
-	if (!still_good(ZKL_MS(zkl_commit_margin)))
+	Assert(guard.step == COMMIT_NOT_YET);
+	if (!still_good(margin))
 		raise_doom();
 
-	guard.committing = true;
+	guard.step = COMMIT_DECIDED;
 	for (int i = 0; i < zkl_nholds; i++)
 	{
 		uint32		old = pg_atomic_fetch_or_u32(&zkl_shared->entries[zkl_holds[i].entry].fate,
@@ -800,33 +1075,182 @@ pre_commit(void)
 			raise_doom();
 		}
 	}
+}
+
+static void
+undecide(void)
+{
+	if (guard.step == COMMIT_DECIDED)
+		for (int i = 0; i < zkl_nholds; i++)
+			pg_atomic_fetch_and_u32(&zkl_shared->entries[zkl_holds[i].entry].fate,
+									~ZKL_FATE_COMMITTING);
+	guard.step = COMMIT_NOT_YET;
+}
+
+/*
+ * Such a statement is refused while there is time for it. That of a prepared
+ * transaction is the commit itself; that of the transaction around it decides nothing.
+ */
+static void
+begin_without_way_back(Node *stmt)
+{
+	if (zkl_nholds == 0)
+		return;
+	if (is_two_phase(stmt))
+		decide(ZKL_MS(zkl_commit_margin));
+	else if (!still_good(ZKL_MS(zkl_commit_margin) + NO_WAY_BACK_MARGIN))
+		raise_doom();
+}
+
+/*
+ * What PostgreSQL does between PRE_COMMIT and the commit record, and what others can
+ * make long: done here, before the clock is read, it is a wait like any other. It does
+ * each of these a second time, and then finds it done.
+ *
+ * A library that was preloaded before us is called after us, and may yet write:
+ * then what it wrote would not be synced, or its temporary tables be gone.
+ */
+static void
+finish_early(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	sig_atomic_t exempt = guard.exempt;
+
+	guard.exempt = false;
+	enter_level();
+	PG_TRY();
+	{
+		if (guard.first_in_line)
+		{
+			PreCommit_on_commit_actions();
+			smgrDoPendingSyncs(true, false);
+		}
+		/* the last one, since who has it and waits makes all others wait */
+		if (zkl_notify_is_pending())
+			LockSharedObject(DatabaseRelationId, InvalidOid, 0, AccessExclusiveLock);
+	}
+	PG_CATCH();
+	{
+		guard.exempt = exempt;
+		leave_level_by_error(context);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	guard.exempt = exempt;
+	guard.nesting--;
+}
+
+/*
+ * Is there a lock that this commit depends on? One that was never looked at in this
+ * transaction counts from here.
+ */
+static bool
+commit_depends_on_lock(void)
+{
+	if (guard.step == COMMIT_DECIDED)
+		return false;			/* a prepared transaction's */
+	if (guard.timer_found || guard.doomed)
+		zkl_guard_check_doom();
+	if (zkl_nholds == 0 || !(guard.did_work || zkl_has_written()))
+		return false;
+	rely();
+	return true;
+}
+
+/*
+ * Layer 2, ahead of those who commit on other servers. What is lost while they do
+ * cannot be taken back there; so not in the last moment.
+ */
+static void
+pre_commit_first(void)
+{
+	if (!is_concerned() || !commit_depends_on_lock())
+		return;
+	if (!still_good(ZKL_MS(zkl_commit_margin) + (zkl_written_elsewhere ? ELSEWHERE_MARGIN : 0)))
+		raise_doom();
+	guard.committed_elsewhere = zkl_written_elsewhere;
+}
+
+/* And as close to our own commit record as it can be. */
+static void
+pre_commit_last(void)
+{
+	bool		writes;
+
+	if (!is_concerned())
+		return;
+	if (!commit_depends_on_lock())
+	{
+		if (guard.step == COMMIT_NOT_YET)
+			guard.step = COMMIT_HARMLESS;
+		return;
+	}
+	writes = zkl_has_written();
+	if (writes)
+		finish_early();
+	decide(ZKL_MS(zkl_commit_margin));
 
 	/* the next holder must not act on what a crash could take back */
-	if (has_xid)
+	if (writes)
 		ForceSyncCommit();
 }
 
 static void
 end_transaction(void)
 {
-	if (guard.committing)
-		for (int i = 0; i < zkl_nholds; i++)
-			pg_atomic_fetch_and_u32(&zkl_shared->entries[zkl_holds[i].entry].fate,
-									~ZKL_FATE_COMMITTING);
+	bool		relied = guard.relying;
+
+	/* first of all: from here on the timer's handler does nothing */
+	guard.relying = false;
+	undecide();
 	if (guard.signal != 0)
 		set_timer(0);
-	guard.committing = guard.relying = guard.did_work = guard.doomed = false;
+	guard.did_work = guard.doomed = guard.committed_elsewhere = false;
 	guard.timer_found = guard.swallowed = false;
+	zkl_written_forget();
 	zkl_locks_at_xact_end();
+
+	/*
+	 * Inside a statement, which goes on: its next transaction relies on what is left
+	 * from its first moment, and with the epoch of the statement's beginning, since
+	 * what it does is one piece of work.
+	 */
+	if (guard.nesting > 0 && zkl_nholds > 0 && !proc_exit_inprogress)
+	{
+		Assert(guard.signal != 0);
+		if (!relied)
+			guard.epoch = zkl_word_epoch(pg_atomic_read_u64(&zkl_shared->lease));
+		guard.relying = true;
+		guard.did_work = true;
+		arm_timer();
+	}
 }
 
+/* The first of all that are called; see come_first(). */
 static void
-on_xact(XactEvent event, void *arg)
+on_xact_first(XactEvent event, void *arg)
 {
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			pre_commit();
+			pre_commit_first();
+			break;
+		case XACT_EVENT_ABORT:
+			/* others may take their time over it */
+			end_transaction();
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+on_xact_last(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			pre_commit_last();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			if (zkl_nholds > 0 || guard.doomed)
@@ -837,7 +1261,6 @@ on_xact(XactEvent event, void *arg)
 						 errhint("Release the locks first, or use COMMIT.")));
 			break;
 		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			/* after the commit is durable and visible, never before */
 			end_transaction();
@@ -872,9 +1295,55 @@ on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, 
 	}
 }
 
+/*
+ * A library that registered its callbacks since we did, as postgres_fdw does when it
+ * is first used, is called before us: get in front of it again. Called whenever the
+ * outermost level of statements ends, and so before any commit that counts.
+ */
+static void
+come_first(void)
+{
+	UnregisterXactCallback(on_xact_first, NULL);
+	UnregisterSubXactCallback(on_subxact, NULL);
+	RegisterXactCallback(on_xact_first, NULL);
+	RegisterSubXactCallback(on_subxact, NULL);
+}
+
+/*
+ * Is this library the first of those that are preloaded? Callbacks of one before it
+ * are called after ours, that is between our last check and the commit record, and
+ * nothing that PostgreSQL offers changes that.
+ */
+static bool
+is_preloaded_first(void)
+{
+	char	   *libraries = pstrdup(shared_preload_libraries_string);
+	List	   *list = NIL;
+	const char *first = "";
+	size_t		len;
+
+	if (SplitDirectoriesString(libraries, ',', &list) && list != NIL)
+	{
+		first = linitial(list);
+		if (strrchr(first, '/') != NULL)
+			first = strrchr(first, '/') + 1;
+	}
+	len = strlen(first);
+	if (len > 3 && strcmp(first + len - 3, DLSUFFIX) == 0)
+		len -= 3;
+	return len == 6 && strncmp(first, "zklock", len) == 0;
+}
+
 void
 zkl_guard_init(void)
 {
+	guard.first_in_line = is_preloaded_first();
+	if (!guard.first_in_line)
+		ereport(WARNING,
+				(errmsg("zklock is not the first of shared_preload_libraries"),
+				 errdetail("What a library before it does at COMMIT comes after zklock's last check, and nothing bounds how long it takes."),
+				 errhint("Put zklock first, unless the other library demands to be.")));
+
 	prev_ExecutorStart = ExecutorStart_hook;
 	ExecutorStart_hook = guard_ExecutorStart;
 	prev_ExecutorRun = ExecutorRun_hook;
@@ -885,10 +1354,13 @@ zkl_guard_init(void)
 	ProcessUtility_hook = guard_ProcessUtility;
 	prev_object_access = object_access_hook;
 	object_access_hook = guard_object_access;
+	prev_needs_fmgr = needs_fmgr_hook;
+	needs_fmgr_hook = guard_needs_fmgr;
+	prev_fmgr = fmgr_hook;
+	fmgr_hook = guard_fmgr;
 
-	/* first registered is last called: the check comes after, for example,
-	 * postgres_fdw has committed its remote transactions, as close to our own
-	 * commit record as it can be */
-	RegisterXactCallback(on_xact, NULL);
+	/* first registered is last called */
+	RegisterXactCallback(on_xact_last, NULL);
+	RegisterXactCallback(on_xact_first, NULL);
 	RegisterSubXactCallback(on_subxact, NULL);
 }

@@ -9,9 +9,10 @@
  * The entry in shared memory is taken with the first and let go with the last.
  *
  * While a request waits, its entry's number is in "pending_entry". Whatever
- * ends the wait other than a grant is an error that aborts the (sub)transaction
- * or ends the process, and both paths let a pending entry go; so no error can
- * leak one.
+ * ends the wait other than a grant is an error, or the end of the process. The
+ * error lets a pending entry go on its way out and does not leave that to the
+ * abort of the transaction, in which other libraries may take their time: the
+ * lock could be granted meanwhile, to nobody.
  *
  * Copyright (c) 2026, zklock developers
  *
@@ -44,6 +45,7 @@
 #include "guard.h"
 #include "locks.h"
 #include "shmem.h"
+#include "written.h"
 #include "zklock.h"
 
 /* A try has to say something within a second, also when ZooKeeper says nothing. */
@@ -443,8 +445,7 @@ count_acquire(ZklHold *hold, bool xact_level)
 static void
 note_backend_release(ZklHold *hold)
 {
-	if (hold->backend_count == 0 && !hold->lost &&
-		TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	if (hold->backend_count == 0 && !hold->lost && zkl_has_written())
 		hold->keep = true;
 }
 
@@ -455,7 +456,7 @@ note_backend_release(ZklHold *hold)
 static void
 give_back(ZklHold *hold)
 {
-	if (!hold->lost && TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	if (!hold->lost && zkl_has_written())
 		hold->released = true;
 	else
 		drop_hold(hold);
@@ -788,6 +789,7 @@ submit(Wait *wait)
 	char		application[64];
 	int			push_signal = zkl_guard_signal();
 
+	Assert(pending_entry < 0);
 	/* all that can fail comes before the entry is taken */
 	zkl_copy_as_utf8(database, sizeof(database), get_database_name(MyDatabaseId));
 	zkl_copy_as_utf8(user, sizeof(user), GetUserNameFromId(GetUserId(), true));
@@ -1245,7 +1247,16 @@ sql_acquire(FunctionCallInfo fcinfo, bool xact_level, bool try)
 	wait.mode = mode_argument(fcinfo, 1);
 	wait.xact_level = xact_level;
 	begin_wait(&wait, try, try ? 0 : timeout_argument(fcinfo, 2));
-	token = acquire(&wait);
+	PG_TRY();
+	{
+		token = acquire(&wait);
+	}
+	PG_CATCH();
+	{
+		let_pending_go();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	if (token == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);
@@ -1289,10 +1300,27 @@ find_backend_hold(const char *name, ZklMode mode)
 	return NULL;
 }
 
+/*
+ * Is it still ours to give back? What has lapsed may be somebody else's by now, and
+ * comes back only if the ZooKeeper session does. For the statistics that is a loss.
+ */
+static bool
+is_ours_to_release(const ZklHold *hold)
+{
+	if (hold->lost)
+		return false;
+	if (zkl_guard_is_certain(hold))
+		return true;
+	pg_atomic_fetch_or_u32(&zkl_shared->entries[hold->entry].fate, ZKL_FATE_UNCERTAIN);
+	return false;
+}
+
 /* Give back one backend-level hold; "hold" may be NULL. */
 static bool
 release(const char *name, ZklHold *hold)
 {
+	bool		ours;
+
 	if (hold == NULL)
 	{
 		ereport(WARNING,
@@ -1312,12 +1340,18 @@ release(const char *name, ZklHold *hold)
 		drop_hold(hold);
 		return false;
 	}
+	ours = is_ours_to_release(hold);
+	if (!ours)
+		ereport(WARNING,
+				(errcode(ZKL_ERRCODE_LOCK_LOST),
+				 errmsg("%s had lapsed", zkl_lock_label(name)),
+				 errdetail("ZooKeeper did not confirm in time that this server still holds it; another client may hold it by now.")));
 	hold->backend_count--;
 	note_backend_release(hold);
 	publish_levels(hold);
 	if (is_unused(hold))
 		give_back(hold);
-	return true;
+	return ours;
 }
 
 /* zk_lock_release(name text, mode text) returns boolean */
@@ -1353,8 +1387,18 @@ zkl_lock_release(PG_FUNCTION_ARGS)
 Datum
 zkl_lock_release_all(PG_FUNCTION_ARGS)
 {
+	int			gone = 0;
+
 	require_worker_process();
 	zkl_guard_refresh();
+	for (int i = 0; i < zkl_nholds; i++)
+		if (zkl_holds[i].backend_count > 0 && !is_ours_to_release(&zkl_holds[i]))
+			gone++;
+	if (gone > 0)
+		ereport(WARNING,
+				(errcode(ZKL_ERRCODE_LOCK_LOST),
+				 errmsg_plural("%d of these locks had been lost or had lapsed",
+							   "%d of these locks had been lost or had lapsed", gone, gone)));
 	PG_RETURN_INT32(zkl_locks_release_all());
 }
 
@@ -1447,6 +1491,7 @@ sql_semaphore_acquire(FunctionCallInfo fcinfo, bool try)
 {
 	char		name[ZKL_NAME_MAX + 1];
 	int32		leases;
+	int			timeout;
 	int64		token;
 
 	require_worker_process();
@@ -1460,7 +1505,17 @@ sql_semaphore_acquire(FunctionCallInfo fcinfo, bool try)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("number of leases must be at least 1")));
-	token = acquire_lease(name, leases, try, try ? 0 : timeout_argument(fcinfo, 2));
+	timeout = try ? 0 : timeout_argument(fcinfo, 2);
+	PG_TRY();
+	{
+		token = acquire_lease(name, leases, try, timeout);
+	}
+	PG_CATCH();
+	{
+		let_pending_go();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	if (token == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);

@@ -57,6 +57,8 @@ typedef enum ZklPhase
 #define ZKL_FATE_VANISHED	0x20	/* worker, beside LOST: the node was deleted by
 									 * somebody; else the ZooKeeper session ended */
 #define ZKL_FATE_TIMED_OUT	0x80	/* owner, beside LET_GO: for the statistics */
+#define ZKL_FATE_UNCERTAIN	0x100	/* owner, before LET_GO: the lease was over when
+									 * it gave the lock back; for the statistics */
 #define ZKL_FATE_BROKEN		0x40	/* worker, beside LOST: or it was asked to take
 									 * the lock away, see "breaker" */
 

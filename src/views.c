@@ -574,6 +574,7 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 	char		breaker[sizeof(((ZklNodeData *) 0)->breaker)];
 	bool		holding[ZKL_INQUIRY_ROWS] = {false};
 	const char *outcome = "released";
+	const char *stubborn = NULL;
 	ZklDesk    *queue;
 	int			nholding = 0;
 	int			patience;
@@ -627,9 +628,10 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 		if (holding[i])
 		{
 			ask_to_let_go(name, &queue->rows[i], breaker);
-			/* one that does not hear us may rely on the lock for as long */
+			/* a commit that is past its check has T to get over it, and a server that is
+			 * gone a little more until the ensemble has noticed */
 			if (queue->rows[i].ours)
-				patience = Max(patience, queue->rows[i].data.timeout);
+				patience = Max(patience, queue->rows[i].data.timeout / 4 * 5);
 		}
 	until = zkl_now() + ZKL_MS(patience);
 	while (count_still_there(name, queue, holding) > 0 && zkl_now() < until)
@@ -638,10 +640,30 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 	{
 		if (!holding[i] || queue->rows[i].czxid == 0)
 			continue;
+
+		/*
+		 * A zklock server gives a lock up as soon as nothing can commit under it any
+		 * more, and the ensemble frees that of one that is gone. Whatever keeps it,
+		 * its node must not be deleted: a commit that has passed its check would be
+		 * overtaken.
+		 */
+		if (queue->rows[i].ours)
+		{
+			stubborn = queue->rows[i].data.server;
+			continue;
+		}
 		(void) zkl_inquire(ZKL_QUESTION_DELETE, name, queue->rows[i].node, "", 0,
 						   INQUIRY_TIMEOUT_MS);
 		outcome = "deleted";
 	}
+	if (count_still_there(name, queue, holding) > 0 && stubborn != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("%s could not be taken from %s within %d ms", zkl_lock_label(name),
+						zkl_text_for_message(holders.data), patience),
+				 errdetail("Server \"%s\" was asked and has not let go: a commit under the lock has passed its check and is not over, or the server's zklock worker does not answer.",
+						   zkl_text_for_message(stubborn)),
+				 errhint("Look there for what a COMMIT waits for (a synchronous standby?), or end the zklock worker of that server.")));
 	if (count_still_there(name, queue, holding) > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

@@ -747,7 +747,11 @@ look_at_entry(int index)
 		if (!slot->active || !slot->queue.abandoned)
 		{
 			if (phase == ZKL_PHASE_HELD)
+			{
 				count_end(index, ZKL_OUTCOME_RELEASED);
+				if ((fate & (ZKL_FATE_UNCERTAIN | ZKL_FATE_LOST)) == ZKL_FATE_UNCERTAIN)
+					zkl_stats_count(entry->name, ZKL_OUTCOME_LOST, false, 0);
+			}
 			else if (phase == ZKL_PHASE_WANTED)
 				count_end(index, (fate & ZKL_FATE_TIMED_OUT) ? ZKL_OUTCOME_TIMED_OUT :
 						  ZKL_OUTCOME_CANCELLED);
