@@ -48,6 +48,7 @@
  */
 #include "postgres.h"
 
+#include <link.h>
 #include <signal.h>
 #include <time.h>
 
@@ -57,6 +58,7 @@
 #include "catalog/pg_database.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_tablespace.h"
 #include "catalog/pg_type.h"
 #include "catalog/storage.h"
 #include "commands/tablecmds.h"
@@ -125,6 +127,7 @@ static struct
 	bool		committed_elsewhere;	/* others may have committed on their
 										 * servers: they were let pass */
 	bool		first_in_line;	/* no library was preloaded before us */
+	uintptr_t	place;			/* the one of our callbacks' places that counts */
 	uint32		losses;			/* zkl_shared->losses when we last looked */
 
 	bool		doomed;
@@ -151,6 +154,7 @@ static struct
 } guard;
 
 static void begin_without_way_back(Node *stmt);
+static void check_way_back(void);
 static void undecide(void);
 
 static ExecutorStart_hook_type prev_ExecutorStart = NULL;
@@ -828,7 +832,7 @@ guard_ExecutorStart(QueryDesc *queryDesc, int eflags)
 	bool		explain_only = (eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0;
 
 	if (!explain_only)
-		zkl_written_note_plan(queryDesc->plannedstmt);
+		zkl_written_note_plan(queryDesc->plannedstmt, is_concerned());
 	if (guard.nesting == 0)
 		guard.exempt = is_concerned() && query_is_exempt(queryDesc->plannedstmt);
 	if (is_concerned() && !explain_only && !(guard.nesting == 0 && guard.exempt))
@@ -874,6 +878,8 @@ guard_ExecutorRun(ZKL_EXECUTOR_RUN_PARAMS)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	if (is_concerned())
+		zkl_written_note_routing(queryDesc->estate);
 	leave_level();
 }
 
@@ -913,7 +919,7 @@ guard_ProcessUtility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 
 	if (guard.nesting == 0)
 		guard.exempt = utility_is_exempt(stmt);
-	zkl_written_note_utility(stmt);
+	zkl_written_note_utility(stmt, is_concerned());
 	if (is_concerned() && !utility_is_exempt(stmt))
 	{
 		begin_statement();
@@ -1038,7 +1044,14 @@ guard_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subI
 {
 	if (prev_object_access)
 		prev_object_access(access, classId, objectId, subId, arg);
-	if (access != OAT_FUNCTION_EXECUTE || !is_concerned())
+	if (!is_concerned())
+		return;
+
+	/* once more, and nearer to where files are made and removed */
+	if ((access == OAT_DROP || access == OAT_POST_CREATE) &&
+		(classId == DatabaseRelationId || classId == TableSpaceRelationId))
+		check_way_back();
+	if (access != OAT_FUNCTION_EXECUTE)
 		return;
 	if (guard.nesting == 0 && MyBEEntry != NULL && MyBEEntry->st_state == STATE_FASTPATH &&
 		!is_zklock_function(objectId))
@@ -1087,6 +1100,13 @@ undecide(void)
 	guard.step = COMMIT_NOT_YET;
 }
 
+static void
+check_way_back(void)
+{
+	if (!still_good(ZKL_MS(zkl_commit_margin) + NO_WAY_BACK_MARGIN))
+		raise_doom();
+}
+
 /*
  * Such a statement is refused while there is time for it. That of a prepared
  * transaction is the commit itself; that of the transaction around it decides nothing.
@@ -1094,12 +1114,10 @@ undecide(void)
 static void
 begin_without_way_back(Node *stmt)
 {
-	if (zkl_nholds == 0)
-		return;
-	if (is_two_phase(stmt))
+	if (!is_two_phase(stmt))
+		check_way_back();
+	else if (zkl_nholds > 0)
 		decide(ZKL_MS(zkl_commit_margin));
-	else if (!still_good(ZKL_MS(zkl_commit_margin) + NO_WAY_BACK_MARGIN))
-		raise_doom();
 }
 
 /*
@@ -1127,7 +1145,10 @@ finish_early(void)
 		}
 		/* the last one, since who has it and waits makes all others wait */
 		if (zkl_notify_is_pending())
+		{
+			(void) GetCurrentTransactionId();
 			LockSharedObject(DatabaseRelationId, InvalidOid, 0, AccessExclusiveLock);
+		}
 	}
 	PG_CATCH();
 	{
@@ -1230,6 +1251,8 @@ end_transaction(void)
 static void
 on_xact_first(XactEvent event, void *arg)
 {
+	if ((uintptr_t) arg != guard.place)
+		return;
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
@@ -1273,6 +1296,8 @@ on_xact_last(XactEvent event, void *arg)
 static void
 on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
 {
+	if ((uintptr_t) arg != guard.place)
+		return;
 	switch (event)
 	{
 		case SUBXACT_EVENT_ABORT_SUB:
@@ -1295,18 +1320,36 @@ on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, 
 	}
 }
 
+/* The number of libraries that this process has ever loaded, of the first entry. */
+static int
+read_loaded(struct dl_phdr_info *info, size_t size, void *loaded)
+{
+	*(unsigned long long *) loaded = info->dlpi_adds;
+	return 1;
+}
+
 /*
- * A library that registered its callbacks since we did, as postgres_fdw does when it
- * is first used, is called before us: get in front of it again. Called whenever the
- * outermost level of statements ends, and so before any commit that counts.
+ * A library that registers its callbacks when it is loaded, or as postgres_fdw does
+ * when it is first used, is called before us: get in front of it again. Called when
+ * the outermost level of statements ends, and so before any commit that counts.
+ *
+ * The places that we had stay behind, and do nothing: to give one up would not be safe
+ * where a statement runs inside somebody's callback, for whom it may be the next one.
+ * So there is one for each library and each foreign data wrapper, and no more.
  */
 static void
 come_first(void)
 {
-	UnregisterXactCallback(on_xact_first, NULL);
-	UnregisterSubXactCallback(on_subxact, NULL);
-	RegisterXactCallback(on_xact_first, NULL);
-	RegisterSubXactCallback(on_subxact, NULL);
+	static unsigned long long known = 0;
+	unsigned long long loaded = known;
+
+	(void) dl_iterate_phdr(read_loaded, &loaded);
+	if (loaded == known && !zkl_written_wrapper_is_new())
+		return;
+	known = loaded;
+	guard.place++;
+	RegisterXactCallback(on_xact_first, (void *) guard.place);
+	RegisterSubXactCallback(on_subxact, (void *) guard.place);
 }
 
 /*
@@ -1361,6 +1404,6 @@ zkl_guard_init(void)
 
 	/* first registered is last called */
 	RegisterXactCallback(on_xact_last, NULL);
-	RegisterXactCallback(on_xact_first, NULL);
-	RegisterSubXactCallback(on_subxact, NULL);
+	RegisterXactCallback(on_xact_first, (void *) guard.place);
+	RegisterSubXactCallback(on_subxact, (void *) guard.place);
 }

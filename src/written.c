@@ -17,13 +17,19 @@
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_foreign_table.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_proc.h"
 #include "commands/async.h"
 #include "commands/extension.h"
+
+#include "foreign/foreign.h"
+#include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "parser/parsetree.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
@@ -45,6 +51,8 @@ bool
 zkl_notify_is_pending(void)
 {
 	MemoryContext caller = CurrentMemoryContext;
+	uint32		interrupts = InterruptHoldoffCount;
+	uint32		cancels = QueryCancelHoldoffCount;
 	volatile bool pending = false;
 
 	/*
@@ -59,6 +67,9 @@ zkl_notify_is_pending(void)
 	{
 		MemoryContextSwitchTo(caller);
 		FlushErrorState();
+		/* an error forgets that interrupts were held off */
+		InterruptHoldoffCount = interrupts;
+		QueryCancelHoldoffCount = cancels;
 		pending = true;
 	}
 	PG_END_TRY();
@@ -92,31 +103,110 @@ is_elsewhere(char relkind)
 	return relkind == RELKIND_FOREIGN_TABLE || relkind == RELKIND_PARTITIONED_TABLE;
 }
 
-/* INSERT, UPDATE, DELETE or MERGE, also in a WITH. */
+/*
+ * Foreign data wrappers that this process has used. Few have more than one or two; of
+ * more than there is room for, each counts as new.
+ */
+static Oid	known_wrappers[16];
+static int	nknown_wrappers = 0;
+static bool new_wrapper = false;
+
+static void
+note_wrapper(Oid wrapper)
+{
+	for (int i = 0; i < nknown_wrappers; i++)
+		if (known_wrappers[i] == wrapper)
+			return;
+	new_wrapper = true;
+	if (nknown_wrappers < lengthof(known_wrappers))
+		known_wrappers[nknown_wrappers++] = wrapper;
+}
+
+/* The table need not be locked yet, and so may be gone. */
+static void
+note_foreign_table(Oid relation)
+{
+	HeapTuple	tuple = SearchSysCache1(FOREIGNTABLEREL, ObjectIdGetDatum(relation));
+	ForeignServer *server;
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	server = GetForeignServerExtended(((Form_pg_foreign_table) GETSTRUCT(tuple))->ftserver,
+									  FSV_MISSING_OK);
+	ReleaseSysCache(tuple);
+	if (server != NULL)
+		note_wrapper(server->fdwid);
+}
+
+bool
+zkl_written_wrapper_is_new(void)
+{
+	bool		is_new = new_wrapper;
+
+	new_wrapper = false;
+	return is_new;
+}
+
+/* INSERT, UPDATE, DELETE or MERGE, also in a WITH; and which tables are foreign. */
 void
-zkl_written_note_plan(const PlannedStmt *stmt)
+zkl_written_note_plan(const PlannedStmt *stmt, bool concerned)
 {
 	ListCell   *lc;
 
+	if (concerned)
+		foreach(lc, stmt->rtable)
+		{
+			RangeTblEntry *rte = lfirst_node(RangeTblEntry, lc);
+
+			if (rte->rtekind == RTE_RELATION && rte->relkind == RELKIND_FOREIGN_TABLE)
+				note_foreign_table(rte->relid);
+		}
 	foreach(lc, stmt->resultRelations)
 		if (is_elsewhere(rt_fetch(lfirst_int(lc), stmt->rtable)->relkind))
 			zkl_written_elsewhere = true;
 }
 
+/* Foreign partitions that rows were routed to: the plan does not name them. */
 void
-zkl_written_note_utility(Node *stmt)
+zkl_written_note_routing(const EState *estate)
 {
-	/* of a local table it has a transaction id, so to be wrong costs nothing */
-	if (IsA(stmt, TruncateStmt))
-		zkl_written_elsewhere = true;
-	else if (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from)
-	{
-		Oid			relation = RangeVarGetRelid(((CopyStmt *) stmt)->relation, NoLock, true);
-		char		relkind = OidIsValid(relation) ? get_rel_relkind(relation) : '\0';
+	ListCell   *lc;
 
-		if (is_elsewhere(relkind))
-			zkl_written_elsewhere = true;
+	foreach(lc, estate->es_tuple_routing_result_relations)
+	{
+		ResultRelInfo *target = lfirst(lc);
+
+		if (target->ri_FdwRoutine != NULL)
+			note_foreign_table(RelationGetRelid(target->ri_RelationDesc));
 	}
+}
+
+/* COPY FROM or TRUNCATE of this table, and of its partitions and children. */
+static void
+note_named_table(const RangeVar *name, bool concerned)
+{
+	Oid			relation = RangeVarGetRelid(name, NoLock, true);
+	ListCell   *lc;
+
+	if (!OidIsValid(relation))
+		return;
+	if (is_elsewhere(get_rel_relkind(relation)))
+		zkl_written_elsewhere = true;
+	if (concerned)
+		foreach(lc, find_all_inheritors(relation, NoLock, NULL))
+			note_foreign_table(lfirst_oid(lc));
+}
+
+void
+zkl_written_note_utility(Node *stmt, bool concerned)
+{
+	ListCell   *lc;
+
+	if (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from)
+		note_named_table(((CopyStmt *) stmt)->relation, concerned);
+	else if (IsA(stmt, TruncateStmt))
+		foreach(lc, ((TruncateStmt *) stmt)->relations)
+			note_named_table(lfirst_node(RangeVar, lc), concerned);
 }
 
 static void

@@ -20,6 +20,7 @@
 
 #include <signal.h>
 
+#include "nodes/execnodes.h"
 #include "nodes/plannodes.h"
 
 /*
@@ -33,13 +34,20 @@ extern bool zkl_has_written(void);
 /* LISTEN, UNLISTEN or NOTIFY waits for the commit of this transaction. */
 extern bool zkl_notify_is_pending(void);
 
-/* For guard.c: a statement begins; a function is about to be called. */
-extern void zkl_written_note_plan(const PlannedStmt *stmt);
-extern void zkl_written_note_utility(Node *stmt);
+/*
+ * For guard.c: a statement begins, in a backend that holds a lock if it is
+ * "concerned"; it has run; a utility statement begins; a function is to be called.
+ */
+extern void zkl_written_note_plan(const PlannedStmt *stmt, bool concerned);
+extern void zkl_written_note_routing(const EState *estate);
+extern void zkl_written_note_utility(Node *stmt, bool concerned);
 extern void zkl_written_note_function(Oid function);
 
 /* A statement of the client's has ended in a transaction that relies on a lock. */
 extern void zkl_written_note_notify(void);
+
+/* Has a foreign data wrapper been used, since the last call, for the first time? */
+extern bool zkl_written_wrapper_is_new(void);
 
 /* The transaction is over. */
 extern void zkl_written_forget(void);
