@@ -7,6 +7,9 @@
  * milliseconds. A cancel ends it as it ends pg_sleep, which before PostgreSQL 16 runs on
  * the wall clock.
  *
+ * gate_notify() takes the lock that each COMMIT with a NOTIFY waits for, to the end of the
+ * transaction.
+ *
  * Copyright (c) 2026, zklock developers
  *
  *-------------------------------------------------------------------------
@@ -15,15 +18,18 @@
 
 #include <signal.h>
 
+#include "catalog/pg_database.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "utils/wait_event.h"
 
 PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(gate_wait);
+PG_FUNCTION_INFO_V1(gate_notify);
 
 Datum
 gate_wait(PG_FUNCTION_ARGS)
@@ -49,4 +55,11 @@ gate_wait(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 	}
 	PG_RETURN_BOOL(true);
+}
+
+Datum
+gate_notify(PG_FUNCTION_ARGS)
+{
+	LockSharedObject(DatabaseRelationId, InvalidOid, 0, AccessExclusiveLock);
+	PG_RETURN_VOID();
 }

@@ -9,8 +9,8 @@
 #		cure => sub { ... });
 #	print_matrix();
 #
-# In each state a connection of "server" holds a lock and has written a row, and one of
-# "other" waits for the lock. The fault happens to all of them at once. What is expected:
+# In each state a connection of "server" holds a lock and has written a row, unless its state
+# is of those that have no transaction around them, and one of "other" waits for the lock. The fault happens to all of them at once. What is expected:
 #
 #	loss	The ensemble takes the lock away. Whoever is active ends with ZK001 before the
 #			other is granted, and so does the connection that is idle and to be terminated.
@@ -54,6 +54,9 @@ my $gate = q{public.gate_wait(current_setting('matrix.gate')::int, 120000)};
 
 # state => what to run once the lock is held, and how that ends at a loss: with an error; with
 # the end of the connection ("gone"); not at all, since it is idle, but "then" fails.
+# alone: there is no transaction around it; the lock is the backend's. commits: it is itself
+# the end of the transaction. before: also in the transaction. waits: in what, unless it is the
+# gate or a row. database: that it is in, unless it is postgres.
 my %states = (
 	'active query' => { run => "SELECT $gate", end => 'error' },
 	'idle, doom' => { end => 'idle', then => 'COMMIT' },
@@ -79,8 +82,32 @@ my %states = (
 	'ROLLBACK TO after an error' => { run => "SAVEPOINT s; SELECT 1/0; ROLLBACK TO s; SELECT $gate", end => 'error' },
 	'row lock' => { run => 'UPDATE contended SET n = n + 1', end => 'error' },
 	'procedure' => { end => 'error' },
+
+	# statements that commit inside themselves, in a database of their own, since they wait for
+	# everybody's snapshots there
+	'CREATE INDEX CONCURRENTLY' => {
+		alone => 1, database => 'maintenance', waits => 'virtualxid',
+		run => 'CREATE INDEX CONCURRENTLY in_steps ON first (x)', end => 'error' },
+	'VACUUM of two tables' => {
+		alone => 1, database => 'maintenance', waits => 'relation', run => 'VACUUM other, second', end => 'error' },
+	'simple expression after COMMIT' => {
+		alone => 1, run => q{CALL simple_expression(current_setting('matrix.gate')::int)}, end => 'error' },
+
+	# the way from COMMIT to the commit record
+	'COMMIT waiting to NOTIFY' => {
+		commits => 1, waits => 'object', before => 'NOTIFY matrix', run => 'COMMIT', end => 'error' },
+	'deferred trigger' => {
+		commits => 1, before => q{INSERT INTO deferred VALUES (current_setting('matrix.gate')::int)},
+		run => 'COMMIT', end => 'error' },
+
+	# other commits
+	'foreign table, doom' => { before => q{INSERT INTO far VALUES ('written')}, end => 'idle', then => 'COMMIT' },
+	'COMMIT PREPARED' => { alone => 1, end => 'idle', then => q{COMMIT PREPARED 'matrix'} },
 );
 my @names = sort keys %states;
+
+# Whose transactions leave a row in "work".
+my @writers = grep { !$states{$_}{alone} && $_ ne 'procedure' } @names;
 
 my @table;    # what print_matrix prints
 
@@ -108,6 +135,34 @@ BEGIN
 		EXIT WHEN public.gate_wait(current_setting('matrix.gate')::int, 20);
 	END LOOP;
 END \$\$;
+CREATE FUNCTION gate_notify() RETURNS void LANGUAGE c AS '$library';
+CREATE PROCEDURE simple_expression(gate int) LANGUAGE plpgsql AS \$\$
+DECLARE
+	open boolean;
+	object oid;
+BEGIN
+	COMMIT;
+	open := public.gate_wait(gate, 120000);
+	object := lo_create(0);
+END \$\$;
+CREATE TABLE deferred (gate int);
+CREATE FUNCTION wait_in_commit() RETURNS trigger LANGUAGE plpgsql AS
+\$\$ BEGIN PERFORM public.gate_wait(NEW.gate, 120000); RETURN NULL; EXCEPTION WHEN OTHERS THEN RETURN NULL; END \$\$;
+CREATE CONSTRAINT TRIGGER late AFTER INSERT ON deferred DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION wait_in_commit();
+CREATE EXTENSION postgres_fdw;
+CREATE SERVER elsewhere FOREIGN DATA WRAPPER postgres_fdw
+	OPTIONS (host '@{[ $server->host ]}', port '@{[ $server->port ]}', dbname 'elsewhere');
+CREATE USER MAPPING FOR CURRENT_USER SERVER elsewhere;
+CREATE FOREIGN TABLE far (what text) SERVER elsewhere;
+END
+	$server->safe_psql('postgres', "CREATE DATABASE $_") foreach 'maintenance', 'elsewhere';
+	$server->safe_psql('elsewhere', 'CREATE TABLE far (what text)');
+	$server->safe_psql('maintenance', <<'END');
+CREATE EXTENSION zklock;
+CREATE TABLE first AS SELECT 1 AS x;
+CREATE TABLE second (x int);
+CREATE TABLE other (x int);
 END
 	return;
 }
@@ -136,11 +191,15 @@ sub begin_states
 	wait_for_full_lease($server);
 	wait_for_lease($s->{other});
 	$s->{gate} = ZkTest::Session->new($server);
-	$s->{gate}->query('BEGIN; UPDATE contended SET n = n + 1');
+	$s->{gate}->query('BEGIN; UPDATE contended SET n = n + 1; SELECT gate_notify()');
+	$s->{far_gate} = ZkTest::Session->new($server, database => 'maintenance');
+	$s->{far_gate}->query('BEGIN; INSERT INTO first VALUES (0); LOCK TABLE second IN SHARE UPDATE EXCLUSIVE MODE');
+	$server->safe_psql('postgres', q{BEGIN; INSERT INTO work VALUES ('prepared', 'COMMIT PREPARED'); PREPARE TRANSACTION 'matrix'});
 	foreach my $state (@names)
 	{
 		my $lock = "matrix/$what/$state";
-		my $holder = ZkTest::Session->new($server, name => $state);
+		my %about = %{ $states{$state} };
+		my $holder = ZkTest::Session->new($server, name => $state, database => $about{database});
 		$holder->query('SET matrix.gate = ' . $s->{gate}->backend);
 		if ($state eq 'procedure')
 		{
@@ -148,10 +207,13 @@ sub begin_states
 		}
 		else
 		{
-			$holder->query(q{SET zklock.idle_loss = 'doom'}) if $states{$state}{end} eq 'idle';
-			my $token = $holder->query("BEGIN; INSERT INTO work VALUES ('$fault', '$state'); SELECT zk_xact_lock_acquire('$lock')");
+			$holder->query(q{SET zklock.idle_loss = 'doom'}) if $about{end} eq 'idle';
+			my $token = $holder->query($about{alone} ? "SELECT zk_lock_acquire('$lock')"
+				: "BEGIN; INSERT INTO work VALUES ('$fault', '$state'); SELECT zk_xact_lock_acquire('$lock')");
 			croak "$what, $state: $token" unless $token =~ /^\d+$/;
-			$holder->send($states{$state}{run}) if $states{$state}{run};
+			my $before = $holder->query($about{before} // '');
+			croak "$what, $state: $before" if $before =~ /ERROR/;
+			$holder->send($about{run}) if $about{run};
 		}
 		$s->{run}{$state} = { lock => $lock, holder => $holder };
 	}
@@ -176,7 +238,7 @@ sub begin_states
 SELECT string_agg(name, ',' ORDER BY name COLLATE "C") FROM (
 	SELECT application_name AS name FROM pg_stat_activity
 	WHERE pid IN ($pids) AND application_name NOT IN ('procedure', 'parallel query')
-		AND wait_event IN ('Extension', 'transactionid')
+		AND wait_event IN ('Extension', 'transactionid', 'virtualxid', 'relation', 'object')
 	UNION SELECT 'a parallel worker' FROM pg_stat_activity WHERE backend_type = 'parallel worker') AS busy
 END
 			return $found eq join ',', sort 'a parallel worker', @busy;
@@ -216,6 +278,10 @@ sub finish_holder
 	if ($end eq 'error')
 	{
 		like($r->{holder}->wait(10) // '', qr/ERROR:  ZK001: lock "\Q$r->{lock}\E" is lost/, "$what, $state: ZK001");
+	}
+	elsif ($end eq 'idle' && $states{$state}{alone} && $s->{expect} eq 'lapse')
+	{
+		# nothing was at risk, and the lock came back with the ZooKeeper session
 	}
 	elsif ($end eq 'idle')
 	{
@@ -340,7 +406,7 @@ sub judge_survival
 	is(join(', ', grep { $run->{$_}{ended} } @names), '', "$what: nobody is disturbed");
 	is(join(', ', grep { $run->{$_}{granted} } @names), '', "$what: no lock goes to anybody else");
 
-	$s->{gate}->quit;
+	$_->quit foreach $s->{gate}, $s->{far_gate};
 	foreach my $state (@names)
 	{
 		my ($holder, $waiter) = @{ $run->{$state} }{qw(holder waiter)};
@@ -350,9 +416,13 @@ sub judge_survival
 		{
 			unlike($holder->wait(20) // 'ERROR:  no answer', qr/ERROR:  (?!22012)|server closed/, "$what, $state: ends by itself");
 		}
-		unlike($holder->query($then), qr/ERROR|server closed/, "$what, $state: $then") if $then =~ /FETCH/;
-		ok(!$waiter->answered, "$what, $state: the lock is held to the end");
-		if ($state eq 'procedure')
+		unlike($holder->query($then), qr/ERROR|server closed/, "$what, $state: $then") if $then =~ /FETCH|PREPARED/;
+		ok($states{$state}{commits} || !$waiter->answered, "$what, $state: the lock is held to the end");
+		if ($states{$state}{commits})
+		{
+			# it was the end
+		}
+		elsif ($state eq 'procedure' || $states{$state}{alone})
 		{
 			is($holder->query('SELECT zk_lock_release_all()'), 1, "$what, $state: releases");
 		}
@@ -377,15 +447,20 @@ sub clean_up
 	$_->{holder}->kill_client, $_->{waiter}->quit foreach values %$run;
 	my $rows = $server->safe_psql('postgres',
 		q{SELECT string_agg(DISTINCT state COLLATE "C", ';') FROM work WHERE state <> 'procedure'});
+	my $elsewhere = $server->safe_psql('postgres', q{SELECT (SELECT count(*) FROM pg_largeobject_metadata), (SELECT count(*) FROM deferred)})
+	  . '|' . $server->safe_psql('maintenance', q{SELECT count(*) FROM pg_index WHERE indrelid = 'first'::regclass AND indisvalid})
+	  . '|' . $server->safe_psql('elsewhere', 'SELECT count(*) FROM far');
 	my $copied = $server->safe_psql('postgres', q{SELECT count(*) FROM work WHERE fault = 'copied'});
 	if ($s->{expect} eq 'survive')
 	{
-		is($rows, join(';', grep { $_ ne 'procedure' } @names), "$what: all rows are there");
+		is($rows, join(';', sort @writers, 'COMMIT PREPARED'), "$what: all rows are there");
+		is($elsewhere, '1|1|1|1', "$what: and what was done elsewhere");
 		is($copied, 1, "$what: and what was copied");
 	}
 	else
 	{
 		is($rows, '', "$what: no row of an open transaction is there");
+		is($elsewhere, '0|0|0|0', "$what: nor was anything done elsewhere");
 		is($copied, 0, "$what: nor what was copied");
 		my $last = $server->safe_psql('postgres', q{SELECT extract(epoch FROM max(at)) FROM work WHERE state = 'procedure'});
 		cmp_ok($last, '<', ($run->{procedure}{granted} // 0) + ($s->{expect} eq 'event' ? 1 : 0),
@@ -393,9 +468,12 @@ sub clean_up
 		is($server->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'swallowing loop' AND state = 'active'}),
 			0, "$what: the swallowing loop does not go on");
 	}
-	$s->{gate}->kill_client;
-	$server->safe_psql('postgres', 'TRUNCATE work');
-	delete @$s{qw(run gate resumed)};
+	$_->kill_client foreach $s->{gate}, $s->{far_gate};
+	$server->safe_psql('postgres', q{ROLLBACK PREPARED 'matrix'}) unless $s->{expect} eq 'survive';
+	$server->safe_psql('postgres', 'TRUNCATE work, deferred; SELECT lo_unlink(oid) FROM pg_largeobject_metadata');
+	$server->safe_psql('maintenance', 'DROP INDEX IF EXISTS in_steps');
+	$server->safe_psql('elsewhere', 'TRUNCATE far');
+	delete @$s{qw(run gate far_gate resumed)};
 	return;
 }
 

@@ -12,7 +12,7 @@ use ZkMatrix;
 use ZkTest;
 
 my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
-my $conf = "zklock.session_timeout = 4s\nmax_connections = 100\nmax_parallel_workers_per_gather = 2\nrestart_after_crash = on";
+my $conf = "zklock.session_timeout = 4s\nmax_connections = 100\nmax_prepared_transactions = 2\nmax_parallel_workers_per_gather = 2\nrestart_after_crash = on";
 my $node_a = zk_server('a', $zk, conf => $conf);
 my $node_b = zk_server('b', $zk, conf => $conf, hosts => $zk->direct_hosts(1));
 prepare_matrix($node_a);

@@ -20,7 +20,7 @@ my $zk = ZkEnsemble->new(nodes => 3, tick => 2000, init_limit => 3, proxy => 1, 
 my $leader = $zk->leader;
 my ($follower, $third) = $zk->followers;
 
-my $conf = "max_connections = 100\nmax_parallel_workers_per_gather = 2";
+my $conf = "max_connections = 100\nmax_prepared_transactions = 2\nmax_parallel_workers_per_gather = 2";
 my %server = map {
 	($_ => zk_server("a$_", $zk, conf => "zklock.session_timeout = ${_}s\n$conf"))
 } (4, 10);

@@ -16,7 +16,7 @@ my $zk = ZkEnsemble->new(nodes => 3, tick => 2000, proxy => 1)->start;
 my ($follower) = $zk->followers;
 my $clock = ZkTest::Clock->possible ? ZkTest::Clock->new : undef;
 
-my $conf = "max_connections = 100\nmax_parallel_workers_per_gather = 2";
+my $conf = "max_connections = 100\nmax_prepared_transactions = 2\nmax_parallel_workers_per_gather = 2";
 my %server;
 {
 	local %ENV = (%ENV, $clock ? $clock->environment : ());
