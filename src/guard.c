@@ -982,7 +982,6 @@ guard_needs_fmgr(Oid function)
 		Form_pg_proc form = (Form_pg_proc) GETSTRUCT(tuple);
 
 		needed = form->prorettype == TRIGGEROID ||
-			(MyBEEntry != NULL && MyBEEntry->st_state == STATE_FASTPATH) ||
 			(form->prolang != INTERNALlanguageId && form->prolang != ClanguageId &&
 			 form->prolang != SQLlanguageId);
 		ReleaseSysCache(tuple);

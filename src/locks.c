@@ -1387,18 +1387,20 @@ zkl_lock_release(PG_FUNCTION_ARGS)
 Datum
 zkl_lock_release_all(PG_FUNCTION_ARGS)
 {
-	int			gone = 0;
+	int			lapsed = 0;
 
 	require_worker_process();
 	zkl_guard_refresh();
 	for (int i = 0; i < zkl_nholds; i++)
-		if (zkl_holds[i].backend_count > 0 && !is_ours_to_release(&zkl_holds[i]))
-			gone++;
-	if (gone > 0)
+		if (zkl_holds[i].backend_count > 0 && !zkl_holds[i].lost &&
+			!is_ours_to_release(&zkl_holds[i]))
+			lapsed++;
+	/* of those that are lost each statement has told */
+	if (lapsed > 0)
 		ereport(WARNING,
 				(errcode(ZKL_ERRCODE_LOCK_LOST),
-				 errmsg_plural("%d of these locks had been lost or had lapsed",
-							   "%d of these locks had been lost or had lapsed", gone, gone)));
+				 errmsg_plural("%d of these locks had lapsed", "%d of these locks had lapsed",
+							   lapsed, lapsed)));
 	PG_RETURN_INT32(zkl_locks_release_all());
 }
 
