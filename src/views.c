@@ -631,7 +631,8 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 			/* a commit that is past its check has T to get over it, and a server that is
 			 * gone a little more until the ensemble has noticed */
 			if (queue->rows[i].ours)
-				patience = Max(patience, queue->rows[i].data.timeout / 4 * 5);
+				patience = Max(patience,
+							   Min(queue->rows[i].data.timeout, ZKL_SESSION_TIMEOUT_MAX_MS) / 4 * 5);
 		}
 	until = zkl_now() + ZKL_MS(patience);
 	while (count_still_there(name, queue, holding) > 0 && zkl_now() < until)

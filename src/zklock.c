@@ -191,7 +191,8 @@ define_settings(void)
 	DefineCustomIntVariable("zklock.session_timeout",
 							"ZooKeeper session timeout to ask for.",
 							"The ZooKeeper servers may change it within their limits.",
-							&zkl_session_timeout, 10000, ZKL_SESSION_TIMEOUT_MIN_MS, 3600000,
+							&zkl_session_timeout, 10000, ZKL_SESSION_TIMEOUT_MIN_MS,
+							ZKL_SESSION_TIMEOUT_MAX_MS,
 							PGC_POSTMASTER, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("zklock.server_tick_time",
 							"The ZooKeeper servers' tickTime; 0 if unknown.",

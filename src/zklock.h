@@ -23,6 +23,7 @@
 
 /* A ZooKeeper session shorter than this leaves no room for the lease's margin. */
 #define ZKL_SESSION_TIMEOUT_MIN_MS	4000
+#define ZKL_SESSION_TIMEOUT_MAX_MS	3600000
 
 typedef enum ZklAcl
 {
