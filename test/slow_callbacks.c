@@ -4,8 +4,9 @@
  *	  A library that takes its time at the end of a transaction.
  *
  * It stands for one that works on other servers there. Its callbacks wait for
- * slow.pre_commit and slow.abort (ms), the first of them interruptible, as libpq's
- * waits are. Preloaded before zklock it is called after it.
+ * slow.pre_commit and slow.abort (ms; also when a subtransaction aborts), the first of
+ * them interruptible, as libpq's waits are. Preloaded before zklock it is called after it.
+ * slow_load() does nothing: to call it loads the library.
  *
  * Copyright (c) 2026, zklock developers
  *
@@ -24,6 +25,8 @@
 #include "utils/wait_event.h"
 
 PG_MODULE_MAGIC;
+
+PG_FUNCTION_INFO_V1(slow_load);
 
 extern __attribute__((visibility("default"))) void _PG_init(void);
 
@@ -60,6 +63,19 @@ on_xact(XactEvent event, void *arg)
 		wait_for(abort_ms, false);
 }
 
+static void
+on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		wait_for(abort_ms, false);
+}
+
+Datum
+slow_load(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_VOID();
+}
+
 void
 _PG_init(void)
 {
@@ -68,4 +84,5 @@ _PG_init(void)
 	DefineCustomIntVariable("slow.abort", "Milliseconds to wait at an abort.", NULL,
 							&abort_ms, 0, 0, INT_MAX, PGC_USERSET, 0, NULL, NULL, NULL);
 	RegisterXactCallback(on_xact, NULL);
+	RegisterSubXactCallback(on_subxact, NULL);
 }

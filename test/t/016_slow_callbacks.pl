@@ -16,16 +16,17 @@ my $node_a = zk_server('a', $zk, conf => 'zklock.session_timeout = 4s');
 my $node_b = zk_server('b', $zk, hosts => $zk->direct_hosts(1));
 unlike(slurp_file($node_a->logfile), qr/not the first of shared_preload_libraries/, 'first: no warning');
 
-# Loaded later than zklock, and after the lock was granted: its callback is older in the
-# connection's list of them, which PostgreSQL calls from the youngest on.
+# A library that is loaded by the statement that then waits for a lock: at its abort nobody
+# comes before that one.
+$node_a->safe_psql('postgres', "CREATE FUNCTION slow_load() RETURNS void LANGUAGE c AS '$slow'");
 foreach my $end ('timeout', 'cancel')
 {
 	my $owner = ZkTest::Session->new($node_a);
 	my $late = ZkTest::Session->new($node_a);
 	my $next = ZkTest::Session->new($node_b);
 	$owner->query("SELECT zk_lock_acquire('dead $end')");
-	$late->query("LOAD '$slow'; SET slow.abort = 8000");
-	$late->send("SELECT zk_lock_acquire('dead $end', timeout => '" . ($end eq 'timeout' ? '1500 ms' : '60 s') . q{')});
+	$late->query('SET slow.abort = 8000');
+	$late->send("SELECT slow_load(), zk_lock_acquire('dead $end', timeout => '" . ($end eq 'timeout' ? '1500 ms' : '60 s') . q{')});
 	poll_until(sub { contenders($zk, "dead $end") == 2 }, 5) // die 'does not wait';
 	$node_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $late->backend . ')') if $end eq 'cancel';
 	ok(defined poll_until(sub { contenders($zk, "dead $end") == 1 }, 4), "$end: the request is gone at once");
@@ -35,17 +36,20 @@ foreach my $end ('timeout', 'cancel')
 	$_->kill_client foreach $owner, $late, $next;
 }
 
-# A rollback gives back at once what it gives back.
+# A rollback gives back at once what it gives back, though the library was loaded later than
+# zklock, and so is asked before it unless that gets in front again.
 foreach my $how ('ROLLBACK', 'SELECT 1/0', 'ROLLBACK TO s')
 {
 	my $late = ZkTest::Session->new($node_a);
 	my $next = ZkTest::Session->new($node_b);
 	$late->query(q{SELECT zk_lock_acquire('some other')});
-	$late->query("LOAD '$slow'");
-	$late->query(qq{BEGIN; SAVEPOINT s; SELECT zk_xact_lock_acquire('back')});
-	$late->query('SET slow.abort = 8000');
+	$late->query("LOAD '$slow'; SET slow.abort = 8000");
+	$late->query('BEGIN');
+	$late->query('SAVEPOINT s') if $how =~ /TO/;
+	$late->query(q{SELECT zk_xact_lock_acquire('back')});
 	$late->send($how);
 	like($next->query(q{SELECT zk_lock_acquire('back', timeout => '3 s')}), qr/^\d+$/, "$how: the lock is free at once");
+	ok(!$late->answered, "$how: while the library is at it");
 	$_->kill_client foreach $late, $next;
 }
 $node_a->stop;
