@@ -6,7 +6,7 @@
  * It stands for one that works on other servers there. Its callbacks wait for
  * slow.pre_commit and slow.abort (ms; also when a subtransaction aborts), the first of
  * them interruptible, as libpq's waits are. Preloaded before zklock it is called after it.
- * slow_load() does nothing: to call it loads the library.
+ * slow_register() registers them once more, as some do when they are first used.
  *
  * Copyright (c) 2026, zklock developers
  *
@@ -26,7 +26,7 @@
 
 PG_MODULE_MAGIC;
 
-PG_FUNCTION_INFO_V1(slow_load);
+PG_FUNCTION_INFO_V1(slow_register);
 
 extern __attribute__((visibility("default"))) void _PG_init(void);
 
@@ -70,12 +70,6 @@ on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, 
 		wait_for(abort_ms, false);
 }
 
-Datum
-slow_load(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_VOID();
-}
-
 void
 _PG_init(void)
 {
@@ -85,4 +79,12 @@ _PG_init(void)
 							&abort_ms, 0, 0, INT_MAX, PGC_USERSET, 0, NULL, NULL, NULL);
 	RegisterXactCallback(on_xact, NULL);
 	RegisterSubXactCallback(on_subxact, NULL);
+}
+
+Datum
+slow_register(PG_FUNCTION_ARGS)
+{
+	RegisterXactCallback(on_xact, NULL);
+	RegisterSubXactCallback(on_subxact, NULL);
+	PG_RETURN_VOID();
 }

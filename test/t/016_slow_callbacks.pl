@@ -16,17 +16,17 @@ my $node_a = zk_server('a', $zk, conf => 'zklock.session_timeout = 4s');
 my $node_b = zk_server('b', $zk, hosts => $zk->direct_hosts(1));
 unlike(slurp_file($node_a->logfile), qr/not the first of shared_preload_libraries/, 'first: no warning');
 
-# A library that is loaded by the statement that then waits for a lock: at its abort nobody
-# comes before that one.
-$node_a->safe_psql('postgres', "CREATE FUNCTION slow_load() RETURNS void LANGUAGE c AS '$slow'");
+# A library that registers its callbacks in the statement that then waits for a lock: at the
+# abort nobody comes before it.
+$node_a->safe_psql('postgres', "CREATE FUNCTION slow_register() RETURNS void LANGUAGE c AS '$slow'");
 foreach my $end ('timeout', 'cancel')
 {
 	my $owner = ZkTest::Session->new($node_a);
 	my $late = ZkTest::Session->new($node_a);
 	my $next = ZkTest::Session->new($node_b);
 	$owner->query("SELECT zk_lock_acquire('dead $end')");
-	$late->query('SET slow.abort = 8000');
-	$late->send("SELECT slow_load(), zk_lock_acquire('dead $end', timeout => '" . ($end eq 'timeout' ? '1500 ms' : '60 s') . q{')});
+	$late->query("LOAD '$slow'; SET slow.abort = 8000");
+	$late->send("SELECT slow_register(), zk_lock_acquire('dead $end', timeout => '" . ($end eq 'timeout' ? '1500 ms' : '60 s') . q{')});
 	poll_until(sub { contenders($zk, "dead $end") == 2 }, 5) // die 'does not wait';
 	$node_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $late->backend . ')') if $end eq 'cancel';
 	ok(defined poll_until(sub { contenders($zk, "dead $end") == 1 }, 4), "$end: the request is gone at once");
