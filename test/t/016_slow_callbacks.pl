@@ -25,6 +25,8 @@ foreach my $end ('timeout', 'cancel')
 	my $late = ZkTest::Session->new($node_a);
 	my $next = ZkTest::Session->new($node_b);
 	$owner->query("SELECT zk_lock_acquire('dead $end')");
+	# with a lock of its own, so that zklock has got in front before the statement
+	$late->query("SELECT zk_lock_acquire('own $end')");
 	$late->query("LOAD '$slow'; SET slow.abort = 8000");
 	$late->send("SELECT slow_register(), zk_lock_acquire('dead $end', timeout => '" . ($end eq 'timeout' ? '1500 ms' : '60 s') . q{')});
 	poll_until(sub { contenders($zk, "dead $end") == 2 }, 5) // die 'does not wait';
