@@ -83,12 +83,13 @@ leave_desk(int code, Datum arg)
 	zkl_wake_worker();
 }
 
+/* Sleep for "ms" or until the latch is set, but not beyond "until". */
 static void
-wait_a_little(ZklTime until)
+wait_a_little(ZklTime until, int ms)
 {
 	static uint32 wait_event = 0;
 
-	zkl_sleep(Min((until - zkl_now()) / 1000, 100), &wait_event, "ZklockInquiry");
+	zkl_sleep(Min((until - zkl_now()) / 1000, ms), &wait_event, "ZklockInquiry");
 }
 
 static void
@@ -117,7 +118,7 @@ wait_for_answer(ZklDesk *desk, ZklDesk *answer, ZklTime until, int timeout)
 	{
 		if (zkl_now() >= until)
 			raise_no_answer(zkl_slips[MyProcNumber].name, timeout);
-		wait_a_little(until);
+		wait_a_little(until, 100);
 	}
 	if (word != answered)
 		return false;
@@ -149,7 +150,8 @@ zkl_inquire(ZklQuestion question, const char *name, const char *node, const char
 		{
 			if (zkl_now() >= until)
 				raise_no_answer(name, timeout);
-			wait_a_little(until);
+			/* often: those who ask all the time leave it for a moment only */
+			wait_a_little(until, 5);
 		}
 		PG_ENSURE_ERROR_CLEANUP(leave_desk, PointerGetDatum(desk));
 		{
