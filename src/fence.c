@@ -509,9 +509,9 @@ is_own(TransactionId xid)
 static bool
 is_after(TransactionId xid, Snapshot snapshot)
 {
-	return TransactionIdIsNormal(xid) &&
+	return TransactionIdIsNormal(xid) && XidInMVCCSnapshot(xid, snapshot) &&
 		TransactionIdPrecedes(xid, XidFromFullTransactionId(ReadNextFullTransactionId())) &&
-		XidInMVCCSnapshot(xid, snapshot) && !is_own(xid) && !TransactionIdIsInProgress(xid);
+		!is_own(xid) && !TransactionIdIsInProgress(xid);
 }
 
 /* The last transaction that touched this version of the row. */
@@ -605,8 +605,16 @@ statement_is_alone(void)
 static void
 refuse_old_snapshot(const char *resource, int64 token, TransactionId lower, bool call)
 {
-	if (!TransactionIdIsNormal(lower) || !ActiveSnapshotSet() ||
-		!IsMVCCSnapshot(GetActiveSnapshot()) || !is_after(lower, GetActiveSnapshot()))
+	Snapshot	snapshot;
+
+	/* a cascade runs on the newest snapshot, whatever the transaction's is */
+	if (IsolationUsesXactSnapshot())
+		snapshot = GetTransactionSnapshot();
+	else if (ActiveSnapshotSet())
+		snapshot = GetActiveSnapshot();
+	else
+		return;
+	if (!IsMVCCSnapshot(snapshot) || !is_after(lower, snapshot))
 		return;
 	if (call && !IsolationUsesXactSnapshot() && statement_is_alone())
 		return;
