@@ -82,6 +82,7 @@ my $holder = ZkTest::Session->new($node);
 $holder->query(q{SELECT zk_lock_acquire('held')});
 like(as('worker', q{SELECT zk_lock_release('held')}), qr/^f$/m, 'worker: releases nobody\'s lock');
 is($holder->query(q{SELECT zk_lock_is_held('held')}), 't', 'which is held');
+like(as('worker', q{SELECT zk_lock_acquire('of/somebody/else')}), qr/^\d+$/m, 'worker: takes any lock that is free');
 like(as('worker', q{SELECT zk_fencing_token('held')}), qr/55000/, 'worker: learns no token of another');
 like(as('worker', q{SELECT zk_lock_acquire('held', timeout => '0.5 s')}), qr/55P03.*is held by server "a", process \d+, database "postgres", user "[^"]+", application "zktest"/s, 'worker: is told who holds it');
 unlike(as('worker', q{SELECT zk_lock_acquire('held', timeout => '0.5 s')}), qr/client|127\.0\.0\.1/, 'worker: and not from where');
@@ -100,6 +101,11 @@ like(as('worker', q{CREATE FUNCTION f(text, bigint) RETURNS void LANGUAGE c AS '
 my $token = $holder->query(q{SELECT zk_fencing_token('held')});
 like(as('writer', q{SELECT zk_fence_check('held', 9223372036854775807)}), qr/22023: fencing token .* has never been issued/, 'writer: closes no resource for ever');
 is(as('writer', "SELECT zk_fence_check('held', $token)"), '', 'writer: presents what was issued');
+is(as('writer', "SELECT zk_fence_check('invented', $token)"), '', 'writer: invents a resource');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM zk_fence WHERE resource = 'invented'}), '1', 'which is a row');
+$node->safe_psql('postgres', 'ALTER ROLE writer CONNECTION LIMIT 0');
+like(as('writer', 'SELECT 1'), qr/too many connections for role "writer"/, 'writer: CONNECTION LIMIT bounds what it asks');
+$node->safe_psql('postgres', 'ALTER ROLE writer CONNECTION LIMIT -1');
 like(as('writer', $_), $denied, "writer: $_") foreach q{SELECT zk_fence_reset('held')}, q{DELETE FROM zk_fence}, q{ALTER TABLE zk_fence DISABLE TRIGGER ALL}, q{CREATE TRIGGER t BEFORE UPDATE ON zk_fence FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()}, q{TRUNCATE zk_fence}, q{BEGIN; LOCK TABLE zk_fence}, q{SELECT * FROM zk_fence};
 # a guard presents what is in its own table's rows: the same right as zk_fence_check
 is(as('writer', "CREATE TABLE inbox (token bigint); CREATE TRIGGER g BEFORE INSERT ON inbox FOR EACH ROW EXECUTE FUNCTION zk_fence_guard('held', 'token'); INSERT INTO inbox VALUES ($token)"), '', 'writer: EXECUTE on zk_fence_guard is the right to present');
