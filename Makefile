@@ -19,6 +19,7 @@ OBJS = \
 	src/locks.o \
 	src/nodedata.o \
 	src/queue.o \
+	src/quota.o \
 	src/resolve.o \
 	src/shmem.o \
 	src/stats.o \

@@ -107,10 +107,13 @@ COMMENT ON FUNCTION zk_semaphore_release(text) IS
 -- room on the page for the next version of a row.
 CREATE TABLE zk_fence
 (
-	resource text COLLATE "C" PRIMARY KEY,
-	token bigint NOT NULL CHECK (token >= 0),
+	resource text COLLATE pg_catalog."C" PRIMARY KEY,
+	token bigint NOT NULL CHECK (token OPERATOR(pg_catalog.>=) 0),
 	advanced_at timestamptz NOT NULL,
-	presented_by text NOT NULL
+	presented_by text NOT NULL,
+	username text,
+	client text,
+	lower_xid xid8
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE zk_fence IS 'newest fencing token of each resource; zk_fence_check and zk_fence_guard advance it';
@@ -118,9 +121,12 @@ COMMENT ON COLUMN zk_fence.resource IS 'name of the resource, which is that of i
 COMMENT ON COLUMN zk_fence.token IS 'newest token that was presented; a lower one is refused';
 COMMENT ON COLUMN zk_fence.advanced_at IS 'when it was presented first';
 COMMENT ON COLUMN zk_fence.presented_by IS 'who presented it first';
+COMMENT ON COLUMN zk_fence.username IS 'as which user';
+COMMENT ON COLUMN zk_fence.client IS 'from which address; shown only to those to whom pg_stat_activity shows it';
+COMMENT ON COLUMN zk_fence.lower_xid IS 'last transaction that had passed with a lower token: a newer writer must see what it wrote';
 
 -- Marks are data: what was stale before a dump is stale after its restore.
-SELECT pg_catalog.pg_extension_config_dump('zk_fence', '');
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.zk_fence'::pg_catalog.regclass, '');
 
 CREATE FUNCTION zk_fence_check(resource text, token bigint)
 RETURNS void
@@ -136,7 +142,7 @@ AS 'MODULE_PATHNAME', 'zkl_fence_guard'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION zk_fence_guard() IS
-'trigger that lets only the holder of the newest fencing token write: zk_fence_guard(resource [, token_column])';
+'trigger that lets only the holder of the newest fencing token write: zk_fence_guard(resource [, token_column [, ''checked'']])';
 
 CREATE FUNCTION zk_fence_reset(resource text, token bigint DEFAULT 0)
 RETURNS void
@@ -160,7 +166,7 @@ LANGUAGE C VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION zk_locks() IS 'locks and semaphore leases that this server holds or waits for; see the view of the same name';
 
-CREATE VIEW zk_locks AS SELECT * FROM zk_locks();
+CREATE VIEW zk_locks AS SELECT * FROM @extschema@.zk_locks();
 
 COMMENT ON VIEW zk_locks IS 'locks and semaphore leases that this server holds or waits for';
 COMMENT ON COLUMN zk_locks.name IS 'name of the lock; a semaphore''s leases are below its name in /leases, its queue in /locks';
@@ -192,7 +198,7 @@ LANGUAGE C VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION zk_session() IS 'this server''s ZooKeeper session and its lease; see the view of the same name';
 
-CREATE VIEW zk_session AS SELECT * FROM zk_session();
+CREATE VIEW zk_session AS SELECT * FROM @extschema@.zk_session();
 
 COMMENT ON VIEW zk_session IS 'this server''s ZooKeeper session and its lease, one row';
 COMMENT ON COLUMN zk_session.server_name IS 'zklock.server_name';
@@ -230,7 +236,7 @@ LANGUAGE C VOLATILE PARALLEL SAFE;
 
 COMMENT ON FUNCTION zk_lock_stats() IS 'what happened to locks on this server; see the view of the same name';
 
-CREATE VIEW zk_lock_stats AS SELECT * FROM zk_lock_stats();
+CREATE VIEW zk_lock_stats AS SELECT * FROM @extschema@.zk_lock_stats();
 
 COMMENT ON VIEW zk_lock_stats IS 'what happened to each lock on this server, for about a thousand names; those unused for longest are forgotten first';
 COMMENT ON COLUMN zk_lock_stats.name IS 'name of the lock';
@@ -290,8 +296,8 @@ CREATE VIEW zk_lock_blockers AS
 			ELSE pg_catalog.format('SELECT pg_terminate_backend(%s); -- on server %s', b.pid, b.server)
 		END AS command
 	-- who waits for its turn at a semaphore waits for those who have the leases
-	FROM zk_locks() w CROSS JOIN LATERAL
-		zk_lock_queue(pg_catalog.regexp_replace(w.name, '/locks$', '/leases')) b
+	FROM @extschema@.zk_locks() w CROSS JOIN LATERAL
+		@extschema@.zk_lock_queue(pg_catalog.regexp_replace(w.name, '/locks$', '/leases')) b
 	WHERE w.state OPERATOR(pg_catalog.=) 'waiting' AND b.holds;
 
 COMMENT ON VIEW zk_lock_blockers IS 'why do my jobs wait? for each wait on this server: who holds the lock, on which server, and what ends that';
@@ -319,47 +325,52 @@ COMMENT ON FUNCTION zk_lock_break(text, interval) IS
 'take a lock away from its holder: asks, waits, then deletes its node; returns free, released or deleted';
 
 -- A lock stops other people's work, so using one is a right to be granted; so is
--- presenting a token, since the ones before it are refused from then on.
-REVOKE ALL ON TABLE zk_fence FROM PUBLIC;
-
--- Default privileges that give an application every new table must not give it the
--- marks, or it could lower them.
-DO $$
+-- presenting a token, since the ones before it are refused from then on. Whatever the
+-- default privileges of this database gave to anybody, PUBLIC included, is taken back
+-- from all that the extension has: who gets every new table or function by default must
+-- not be able to lower a mark or to break a lock.
+--
+-- Here a superuser runs in a schema that may belong to somebody else. So every operator,
+-- function, type and catalog is named with its schema, in this block above all: an
+-- operator that was planted in the schema would run with a superuser's rights.
+DO LANGUAGE plpgsql $$
 DECLARE
-	grantee text;
+	command pg_catalog.text;
 BEGIN
-	FOR grantee IN
-		SELECT DISTINCT acl.grantee::pg_catalog.regrole
-		FROM pg_catalog.pg_class, pg_catalog.aclexplode(relacl) acl
-		WHERE pg_class.oid = '@extschema@.zk_fence'::pg_catalog.regclass AND acl.grantee NOT IN (0, relowner)
+	FOR command IN
+		SELECT pg_catalog.format('REVOKE ALL ON TABLE %I.%I FROM %s CASCADE', n.nspname, c.relname,
+			CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
+				ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)::pg_catalog.text) END)
+		FROM pg_catalog.pg_depend d
+			JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+			JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) d.objid
+			JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+			CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) a
+		WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid
+			AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid
+			AND d.deptype OPERATOR(pg_catalog.=) 'e'::pg_catalog."char"
+			AND e.extname OPERATOR(pg_catalog.=) 'zklock'::pg_catalog.name
+			AND a.grantee OPERATOR(pg_catalog.<>) c.relowner
+		UNION
+		SELECT pg_catalog.format('REVOKE ALL ON FUNCTION %I.%I(%s) FROM %s CASCADE', n.nspname, p.proname,
+			pg_catalog.pg_get_function_identity_arguments(p.oid),
+			CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
+				ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)::pg_catalog.text) END)
+		FROM pg_catalog.pg_depend d
+			JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+			JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) d.objid
+			JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+			CROSS JOIN LATERAL pg_catalog.aclexplode(
+				coalesce(p.proacl, pg_catalog.acldefault('f'::pg_catalog."char", p.proowner))) a
+		WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+			AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid
+			AND d.deptype OPERATOR(pg_catalog.=) 'e'::pg_catalog."char"
+			AND e.extname OPERATOR(pg_catalog.=) 'zklock'::pg_catalog.name
+			AND a.grantee OPERATOR(pg_catalog.<>) p.proowner
 	LOOP
-		EXECUTE 'REVOKE ALL ON TABLE @extschema@.zk_fence FROM ' || grantee;
+		EXECUTE command;
 	END LOOP;
 END $$;
-
-REVOKE ALL ON FUNCTION
-	zk_lock_acquire(text, text, interval),
-	zk_lock_try_acquire(text, text),
-	zk_xact_lock_acquire(text, text, interval),
-	zk_xact_lock_try_acquire(text, text),
-	zk_lock_release(text, text),
-	zk_lock_release_all(),
-	zk_fencing_token(text),
-	zk_lock_is_held(text),
-	zk_semaphore_acquire(text, integer, interval),
-	zk_semaphore_try_acquire(text, integer),
-	zk_semaphore_release(text),
-	zk_locks(),
-	zk_session(),
-	zk_lock_stats(),
-	zk_lock_stats_total(),
-	zk_stats_reset(),
-	zk_lock_queue(text),
-	zk_lock_break(text, interval),
-	zk_fence_check(text, bigint),
-	zk_fence_guard(),
-	zk_fence_reset(text, bigint)
-FROM PUBLIC;
 
 -- Who may see what everybody does may see this.
 GRANT SELECT ON zk_locks, zk_session, zk_lock_stats, zk_lock_blockers TO pg_monitor;

@@ -80,6 +80,13 @@ typedef int ProcNumber;
 #define pg_noreturn pg_attribute_noreturn()
 #endif
 
+/* 18: an index scan may be watched by EXPLAIN. */
+#if PG_VERSION_NUM < 180000
+#define ZKL_INDEX_BEGINSCAN(heap, index, snapshot, nkeys) index_beginscan(heap, index, snapshot, nkeys, 0)
+#else
+#define ZKL_INDEX_BEGINSCAN(heap, index, snapshot, nkeys) index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
+#endif
+
 /* 18: the module says its name and version. */
 #if PG_VERSION_NUM < 180000
 #define PG_MODULE_MAGIC_EXT(...) PG_MODULE_MAGIC

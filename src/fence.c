@@ -18,8 +18,12 @@
  *
  * - The newest committed mark decides, in every isolation level. A transaction's
  *	  own snapshot may be older than the mark that makes its token stale. So the
- *	  mark is read with the latest snapshot, as foreign keys are checked. To
- *	  raise a mark that the own snapshot does not show is a serialization failure.
+ *	  mark is read with the latest snapshot, as foreign keys are checked.
+ *
+ * - What was written under an older token is seen. A writer may have waited here
+ *	  for an older one, whose work its snapshot does not show: it would compute
+ *	  from what is no longer so. That is a serialization failure, in READ COMMITTED
+ *	  too, where the snapshot is the statement's. See "Who came before".
  *
  * - It is forgotten with what it rests on. That a transaction has passed is
  *	  remembered, so that a million rows cost one look; but the lock, the row lock
@@ -32,9 +36,11 @@
  * when it was presented is refused, or anybody who may present one could close
  * a resource for ever with the largest number there is.
  *
- * The table is found by the schema of the function that was called, and read and
- * written as its owner: search_path, rights and row security of the writer do
- * not matter.
+ * The table is the one that belongs to the same extension as the function that was
+ * called, by OID. No statement is parsed, no plan is kept, no name is looked up but
+ * in the function's own schema, and none of the table's triggers, rules and policies
+ * has a say: search_path, rights and row security of the writer do not matter, and
+ * whoever renames a schema and puts a table of his own in its place gets an error.
  *
  * Copyright (c) 2026, zklock developers
  *
@@ -45,28 +51,48 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
+#include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/relation.h"
+#include "access/relscan.h"
+#include "access/stratnum.h"
+#include "access/subtrans.h"
 #include "access/sysattr.h"
+#include "access/tableam.h"
+#include "access/transam.h"
 #include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "common/hashfn.h"
 #include "common/ip.h"
-#include "executor/spi.h"
+#include "executor/executor.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "replication/logicalworker.h"
+#include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
+#include "storage/procarray.h"
+#include "tcop/pquery.h"
 #include "tcop/utility.h"
+#include "utils/acl.h"
 #include "utils/backend_status.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/regproc.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
+#include "utils/xid8.h"
 
 #include "clock.h"
 #include "compat.h"
@@ -97,6 +123,7 @@ typedef struct Pass
 	char	   *resource;		/* in the database's encoding */
 	int64		passed;			/* the token that passed, and is the mark now */
 	int64		presented;		/* by zk_fence_check, for the guards; 0 = none */
+	TransactionId lower;		/* the last one that passed with a lower token */
 	int			level;
 } Pass;
 
@@ -111,11 +138,6 @@ static struct
 	 * which is the epoch of a trigger that remembers nothing */
 	uint64		epoch;
 	bool		callbacks_registered;
-
-	Oid			relation;		/* that the plans are for */
-	SPIPlanPtr	select_plan;
-	SPIPlanPtr	insert_plan;
-	SPIPlanPtr	update_plan;
 } fence = {.epoch = 1};
 
 /* What a trigger remembers from row to row, in its FmgrInfo. */
@@ -123,6 +145,7 @@ typedef struct GuardCall
 {
 	const char *resource;
 	AttrNumber	column;			/* that holds the token, or InvalidAttrNumber */
+	bool		checked;		/* the token there must have been presented, too */
 	uint64		epoch;			/* fence.epoch at the last pass, or 0 */
 	int64		token;			/* that passed then */
 } GuardCall;
@@ -195,6 +218,7 @@ merge_passes(int level)
 		{
 			parent->passed = pass->passed;
 			parent->presented = pass->presented;
+			parent->lower = pass->lower;
 			pfree(pass->resource);
 		}
 		else
@@ -242,6 +266,7 @@ pass_at_this_level(const char *resource)
 	{
 		pass.passed = outer->passed;
 		pass.presented = outer->presented;
+		pass.lower = outer->lower;
 	}
 
 	if (!fence.callbacks_registered)
@@ -270,191 +295,564 @@ pass_at_this_level(const char *resource)
  * ------------------------------------------------------------------------
  */
 
-/* Whose doing it is, for the next one's error message. */
+/*
+ * Columns of zk_fence. Its owner may add some, which we leave null and carry along, but
+ * not take these away.
+ */
+enum
+{
+	COLUMN_RESOURCE,
+	COLUMN_TOKEN,
+	COLUMN_ADVANCED_AT,
+	COLUMN_PRESENTED_BY,
+	COLUMN_USERNAME,
+	COLUMN_CLIENT,
+	COLUMN_LOWER_XID,
+	COLUMNS
+};
+
+static const struct
+{
+	const char *name;
+	Oid			type;
+}			columns[COLUMNS] = {
+	{"resource", TEXTOID},
+	{"token", INT8OID},
+	{"advanced_at", TIMESTAMPTZOID},
+	{"presented_by", TEXTOID},
+	{"username", TEXTOID},
+	{"client", TEXTOID},
+	{"lower_xid", XID8OID}
+};
+
+/* The table, open. */
+typedef struct Table
+{
+	Relation	relation;
+	Relation	index;			/* its primary key */
+	AttrNumber	columns[COLUMNS];
+} Table;
+
+/* A row of it. */
+typedef struct Mark
+{
+	int64		token;			/* 0: there is none */
+	char	   *presented_by;
+	char	   *username;		/* or NULL */
+	char	   *client;			/* or NULL */
+	TransactionId last;			/* who passed last, whatever became of him */
+	TransactionId lower;		/* who passed last with a lower token */
+} Mark;
+
+/* Whose doing it is, for the next one's error message; the client's address apart. */
 static char *
 describe_myself(const char *prefix)
 {
 	StringInfoData buf;
-	char		client[NI_MAXHOST];
 
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "%suser \"%s\"", prefix, GetUserNameFromId(GetSessionUserId(), true));
 	if (application_name != NULL && application_name[0] != '\0')
 		appendStringInfo(&buf, ", application \"%s\"", application_name);
-	if (MyBEEntry != NULL &&
-		(MyBEEntry->st_clientaddr.addr.ss_family == AF_INET ||
-		 MyBEEntry->st_clientaddr.addr.ss_family == AF_INET6) &&
-		pg_getnameinfo_all(&MyBEEntry->st_clientaddr.addr, MyBEEntry->st_clientaddr.salen,
-						   client, sizeof(client), NULL, 0, NI_NUMERICHOST) == 0)
-		appendStringInfo(&buf, ", client %s", client);
 	appendStringInfo(&buf, ", process %d", MyProcPid);
 	return buf.data;
 }
 
-/* The zk_fence that belongs to the zklock function being called. */
-static Oid
-find_table(Oid function)
+/* The address of our client, or NULL. */
+static char *
+client_address(void)
 {
-	Oid			namespace = get_func_namespace(function);
-	Oid			relation = get_relname_relid("zk_fence", namespace);
+	char		client[NI_MAXHOST];
 
-	if (!OidIsValid(relation))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("table zk_fence is missing"),
-				 errdetail("It belongs to the extension zklock, in the schema of its functions."),
-				 errhint("Drop the extension and create it again.")));
-	return relation;
-}
-
-static Oid
-owner_of(Oid relation)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relation));
-	Oid			owner;
-
-	if (!HeapTupleIsValid(tuple))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("table zk_fence is missing")));
-	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
-	ReleaseSysCache(tuple);
-	return owner;
-}
-
-static SPIPlanPtr
-prepare(const char *format, const char *table, int nargs, Oid *types)
-{
-	SPIPlanPtr	plan = SPI_prepare(psprintf(format, table), nargs, types);
-
-	if (plan == NULL || SPI_keepplan(plan) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not prepare a statement on table zk_fence"),
-				 errdetail("%s", SPI_result_code_string(SPI_result))));
-	return plan;
-}
-
-/* Everything in the statements is qualified: the caller's search_path is his. */
-static void
-prepare_plans(Oid relation)
-{
-	Oid			types[] = {TEXTOID, INT8OID, TEXTOID};
-	char	   *table;
-
-	if (fence.relation == relation)
-		return;
-	if (fence.select_plan != NULL)
-		SPI_freeplan(fence.select_plan);
-	if (fence.insert_plan != NULL)
-		SPI_freeplan(fence.insert_plan);
-	if (fence.update_plan != NULL)
-		SPI_freeplan(fence.update_plan);
-	fence.select_plan = fence.insert_plan = fence.update_plan = NULL;
-	fence.relation = InvalidOid;
-
-	table = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relation)),
-									   get_rel_name(relation));
-	fence.select_plan =
-		prepare("SELECT token, presented_by FROM %s WHERE resource OPERATOR(pg_catalog.=) $1 FOR UPDATE",
-				table, 1, types);
-	fence.insert_plan =
-		prepare("INSERT INTO %s (resource, token, advanced_at, presented_by)"
-				" VALUES ($1, $2, pg_catalog.clock_timestamp(), $3)",
-				table, 3, types);
-	fence.update_plan =
-		prepare("UPDATE %s SET token = $2, advanced_at = pg_catalog.clock_timestamp(), presented_by = $3"
-				" WHERE resource OPERATOR(pg_catalog.=) $1",
-				table, 3, types);
-	fence.relation = relation;
+	if (MyBEEntry == NULL ||
+		(MyBEEntry->st_clientaddr.addr.ss_family != AF_INET &&
+		 MyBEEntry->st_clientaddr.addr.ss_family != AF_INET6) ||
+		pg_getnameinfo_all(&MyBEEntry->st_clientaddr.addr, MyBEEntry->st_clientaddr.salen,
+						   client, sizeof(client), NULL, 0, NI_NUMERICHOST) != 0)
+		return NULL;
+	return pstrdup(client);
 }
 
 /*
- * Run one of the plans, on the newest committed state. READ COMMITTED has that
- * anyway; elsewhere what the transaction may change must also be visible in its
- * own snapshot, or it gets a serialization failure.
+ * Who presented the mark, with the client's address for those to whom
+ * pg_stat_activity shows it too.
+ */
+static char *
+describe_presenter(const Mark *mark)
+{
+	Oid			role;
+
+	if (mark->client == NULL)
+		return mark->presented_by;
+	role = mark->username != NULL ? get_role_oid(mark->username, true) : InvalidOid;
+	if (!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) &&
+		!(OidIsValid(role) && has_privs_of_role(GetUserId(), role)))
+		return mark->presented_by;
+	return psprintf("%s, client %s", mark->presented_by, mark->client);
+}
+
+static void
+raise_no_table(const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_TABLE),
+			 errmsg("table zk_fence is missing"),
+			 errdetail("%s", detail),
+			 errhint("Drop the extension zklock and create it again.")));
+}
+
+static void
+raise_changed_table(const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table zk_fence is not as the extension zklock made it"),
+			 errdetail("%s", detail),
+			 errhint("Undo the change, or drop the extension and create it again.")));
+}
+
+/*
+ * The zk_fence that belongs to the same extension as the zklock function being called.
+ * The name is only where to look: what is there must be a member of the extension, and
+ * is asked about that when it can no longer be another table.
  */
 static void
-execute(SPIPlanPtr plan, Datum *values, int expected)
+open_table(Oid function, Table *table)
 {
-	Snapshot	snapshot = InvalidSnapshot;
-	Snapshot	crosscheck = InvalidSnapshot;
-	int			rc;
+	Oid			extension = getExtensionOfObject(ProcedureRelationId, function);
+	Oid			oid = get_relname_relid("zk_fence", get_func_namespace(function));
+	TupleDesc	desc;
+	Oid			index;
 
-	if (IsolationUsesXactSnapshot())
+	if (!OidIsValid(extension))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("function %s does not belong to an extension", format_procedure(function)),
+				 errhint("Use the functions that CREATE EXTENSION zklock made.")));
+	table->relation = OidIsValid(oid) ? try_relation_open(oid, RowExclusiveLock) : NULL;
+	if (table->relation == NULL)
+		raise_no_table("It belongs to the extension zklock, in the schema of its functions.");
+	if (getExtensionOfObject(RelationRelationId, oid) != extension)
+		raise_no_table("The table of that name in the schema of the extension's functions is not the extension's.");
+
+	desc = RelationGetDescr(table->relation);
+	if (table->relation->rd_rel->relkind != RELKIND_RELATION ||
+		table->relation->rd_tableam != GetHeapamTableAmRoutine())
+		raise_changed_table("It is no ordinary table.");
+	if (desc->constr != NULL && desc->constr->has_generated_stored)
+		raise_changed_table("It has a generated column.");
+	for (int i = 0; i < COLUMNS; i++)
 	{
-		CommandCounterIncrement();
-		snapshot = GetLatestSnapshot();
-		crosscheck = GetTransactionSnapshot();
+		table->columns[i] = get_attnum(oid, columns[i].name);
+		if (table->columns[i] <= 0 || table->columns[i] > desc->natts ||
+			TupleDescAttr(desc, table->columns[i] - 1)->atttypid != columns[i].type)
+			raise_changed_table(psprintf("There is no column \"%s\" of its type.", columns[i].name));
 	}
-	rc = SPI_execute_snapshot(plan, values, NULL, snapshot, crosscheck, false, true, 0);
-	if (rc != expected)
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not execute a statement on table zk_fence"),
-				 errdetail("%s", SPI_result_code_string(rc))));
+
+	/* the list names the key, too */
+	list_free(RelationGetIndexList(table->relation));
+	index = table->relation->rd_pkindex;
+	table->index = OidIsValid(index) ? try_relation_open(index, RowExclusiveLock) : NULL;
+	if (table->index == NULL || table->index->rd_rel->relkind != RELKIND_INDEX ||
+		table->index->rd_rel->relam != BTREE_AM_OID || !table->index->rd_index->indisvalid ||
+		!table->index->rd_index->indimmediate ||
+		IndexRelationGetNumberOfKeyAttributes(table->index) != 1 ||
+		table->index->rd_index->indkey.values[0] != table->columns[COLUMN_RESOURCE] ||
+		table->index->rd_indcollation[0] != C_COLLATION_OID)
+		raise_changed_table("Its primary key is not the column \"resource\" with the collation \"C\".");
 }
 
-typedef struct Mark
+static void
+close_table(Table *table)
 {
-	int64		token;			/* 0: there is none */
-	char	   *presented_by;
-} Mark;
+	/* the locks stay to the end of the transaction */
+	relation_close(table->index, NoLock);
+	relation_close(table->relation, NoLock);
+}
+
+/* ------------------------------------------------------------------------
+ * Who came before
+ *
+ * Transactions that pass for one resource follow each other: each holds the lock on
+ * it to its end. So if the snapshot in use shows the last of those that passed with
+ * a lower token, it shows them all, and if it does not, it is too old. Two traces of
+ * them are in the row of zk_fence:
+ *
+ * - Whoever passes locks the row or writes it, and so leaves his transaction in its
+ *	  header, where it stays when he is gone, whatever became of him. That costs nothing
+ *	  that the row lock would not cost anyway, and there is no dead row for each of the
+ *	  many transactions of one holder. A transaction that was rolled back covers up the
+ *	  trace of the one before it; but it ended after that one, and so stands for it.
+ *	  VACUUM removes what every snapshot shows.
+ *
+ * - Whoever raises the mark notes who had passed last before him, in "lower_xid", since
+ *	  he is followed by others with his own token, who are no concern of his nor of each
+ *	  other. It is a number of this server; after a restore elsewhere it says nothing, and
+ *	  at worst a transaction is repeated.
+ * ------------------------------------------------------------------------
+ */
+
+/* Is "xid" this transaction or a part of it, also one that was rolled back? */
+static bool
+is_own(TransactionId xid)
+{
+	if (TransactionIdIsCurrentTransactionId(xid))
+		return true;
+	return TransactionIdFollowsOrEquals(xid, TransactionXmin) &&
+		TransactionIdEquals(SubTransGetTopmostTransaction(xid), GetTopTransactionIdIfAny());
+}
 
 /*
- * With the resource locked until the end of the transaction: compare "token" with
- * the mark, and raise the mark if it is lower; or, with "reset", set it whatever
- * it is. Returns the mark as it was.
+ * Does the snapshot not show a transaction that has ended? One that runs has not passed
+ * here, since we hold the lock: it locks the row for some other reason.
  */
-static Mark
-advance_mark(Oid function, const char *resource, int64 token, bool reset)
+static bool
+is_after(TransactionId xid, Snapshot snapshot)
 {
-	Mark		mark = {0};
-	MemoryContext caller = CurrentMemoryContext;
-	uint64		hash = hash_bytes_extended((const unsigned char *) resource, strlen(resource), 0);
-	char	   *myself = describe_myself(reset ? "reset by " : "");
-	LOCKTAG		tag;
-	Oid			relation = find_table(function);
+	return TransactionIdIsNormal(xid) && XidInMVCCSnapshot(xid, snapshot) &&
+		TransactionIdPrecedes(xid, XidFromFullTransactionId(ReadNextFullTransactionId())) &&
+		!is_own(xid) && !TransactionIdIsInProgress(xid);
+}
+
+/* The last transaction that touched this version of the row. */
+static TransactionId
+last_toucher(TupleTableSlot *slot)
+{
+	BufferHeapTupleTableSlot *row = (BufferHeapTupleTableSlot *) slot;
+	HeapTupleHeaderData header;
+	TransactionId last;
+	MultiXactMember *members;
+	int			nmembers;
+
+	if (!TTS_IS_BUFFERTUPLE(slot) || !BufferIsValid(row->buffer))
+		return InvalidTransactionId;
+	LockBuffer(row->buffer, BUFFER_LOCK_SHARE);
+	header = *row->base.tuple->t_data;
+	LockBuffer(row->buffer, BUFFER_LOCK_UNLOCK);
+
+	last = HeapTupleHeaderXminFrozen(&header) ? InvalidTransactionId :
+		HeapTupleHeaderGetRawXmin(&header);
+	if ((header.t_infomask & HEAP_XMAX_IS_MULTI) == 0)
+	{
+		if (TransactionIdIsNormal(HeapTupleHeaderGetRawXmax(&header)))
+			last = HeapTupleHeaderGetRawXmax(&header);
+	}
+	else if (!HEAP_LOCKED_UPGRADED(header.t_infomask))
+	{
+		/* a savepoint's and the transaction's, or an owner's who locks rows himself */
+		nmembers = GetMultiXactIdMembers(HeapTupleHeaderGetRawXmax(&header), &members, false,
+										 HEAP_XMAX_IS_LOCKED_ONLY(header.t_infomask));
+		for (int i = 0; i < nmembers; i++)
+			if (!TransactionIdIsNormal(last) || TransactionIdFollows(members[i].xid, last))
+				last = members[i].xid;
+	}
+	return last;
+}
+
+/* A transaction of this server's last two billion, or InvalidTransactionId. */
+static TransactionId
+from_full(FullTransactionId full)
+{
+	FullTransactionId next = ReadNextFullTransactionId();
+
+	if (!FullTransactionIdPrecedes(full, next) ||
+		U64FromFullTransactionId(next) - U64FromFullTransactionId(full) > (uint64) INT_MAX)
+		return InvalidTransactionId;
+	return XidFromFullTransactionId(full);
+}
+
+static FullTransactionId
+to_full(TransactionId xid)
+{
+	FullTransactionId next = ReadNextFullTransactionId();
+	uint32		epoch = EpochFromFullTransactionId(next);
+
+	if (xid > XidFromFullTransactionId(next))
+		epoch--;
+	return FullTransactionIdFromEpochAndXid(epoch, xid);
+}
+
+/*
+ * Does the statement that the client sent consist of calls alone? Then it reads and
+ * writes nothing by its own snapshot, and those that follow have newer ones.
+ */
+static bool
+statement_is_alone(void)
+{
+	PlannedStmt *statement;
+	ListCell   *cell;
+
+	if (ActivePortal == NULL)
+		return true;			/* by the fast path, or in a background worker */
+	if (list_length(ActivePortal->stmts) != 1)
+		return false;
+	statement = linitial_node(PlannedStmt, ActivePortal->stmts);
+	/* what these run has its own snapshots */
+	if (statement->commandType == CMD_UTILITY)
+		return IsA(statement->utilityStmt, CallStmt) || IsA(statement->utilityStmt, DoStmt);
+	if (statement->commandType != CMD_SELECT || statement->hasModifyingCTE)
+		return false;
+	foreach(cell, statement->rtable)
+		if (lfirst_node(RangeTblEntry, cell)->rtekind == RTE_RELATION)
+			return false;
+	return true;
+}
+
+/*
+ * Refuse a snapshot that is older than the end of "lower". "call": not a write, but
+ * zk_fence_check.
+ */
+static void
+refuse_old_snapshot(const char *resource, int64 token, TransactionId lower, bool call)
+{
+	Snapshot	snapshot;
+
+	/* a cascade runs on the newest snapshot, whatever the transaction's is */
+	if (IsolationUsesXactSnapshot())
+		snapshot = GetTransactionSnapshot();
+	else if (ActiveSnapshotSet())
+		snapshot = GetActiveSnapshot();
+	else
+		return;
+	if (!IsMVCCSnapshot(snapshot) || !is_after(lower, snapshot))
+		return;
+	if (call && !IsolationUsesXactSnapshot() && statement_is_alone())
+		return;
+	/* what a subscription brings was computed elsewhere */
+	if (IsLogicalWorker())
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not serialize access to \"%s\" under fencing token " INT64_FORMAT,
+					resource, token),
+			 errdetail("A transaction that had presented a lower token ended after the snapshot in use was taken, which does not show what it wrote."),
+			 errhint(IsolationUsesXactSnapshot() ?
+					 "Repeat the transaction." :
+					 "Repeat the transaction, and let it present the token in a statement of its own before the write: SELECT zk_fence_check(...).")));
+}
+
+/* ------------------------------------------------------------------------
+ * Reading and writing the mark
+ * ------------------------------------------------------------------------
+ */
+
+static char *
+text_column(TupleTableSlot *slot, AttrNumber column)
+{
+	bool		isnull;
+	Datum		value = slot_getattr(slot, column, &isnull);
+
+	return isnull ? NULL : TextDatumGetCString(value);
+}
+
+/* Find the row in the newest committed state; false when there is none. */
+static bool
+read_mark(Table *table, const char *resource, TupleTableSlot *slot, Mark *mark)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	IndexScanDesc scan = ZKL_INDEX_BEGINSCAN(table->relation, table->index, snapshot, 1);
+	ScanKeyData key;
+	bool		found;
+	bool		isnull;
+	Datum		value;
+
+	ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, TEXTOID, C_COLLATION_OID, F_TEXTEQ,
+						   CStringGetTextDatum(resource));
+	index_rescan(scan, &key, 1, NULL, 0);
+	found = index_getnext_slot(scan, ForwardScanDirection, slot);
+	memset(mark, 0, sizeof(*mark));
+	if (found)
+	{
+		value = slot_getattr(slot, table->columns[COLUMN_TOKEN], &isnull);
+		mark->token = isnull ? 0 : DatumGetInt64(value);
+		mark->presented_by = text_column(slot, table->columns[COLUMN_PRESENTED_BY]);
+		if (mark->presented_by == NULL)
+			mark->presented_by = pstrdup("an unknown user");
+		mark->username = text_column(slot, table->columns[COLUMN_USERNAME]);
+		mark->client = text_column(slot, table->columns[COLUMN_CLIENT]);
+		value = slot_getattr(slot, table->columns[COLUMN_LOWER_XID], &isnull);
+		if (!isnull)
+			mark->lower = from_full(DatumGetFullTransactionId(value));
+		mark->last = last_toucher(slot);
+		/* the row outlives the scan, and so must what it lies on */
+		ExecMaterializeSlot(slot);
+	}
+	index_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return found;
+}
+
+/*
+ * Lock the row that "slot" has, as FOR UPDATE does. False when somebody changed it
+ * meanwhile: the table's owner, or a subscription, who do not ask for the resource.
+ */
+static bool
+lock_row(Table *table, TupleTableSlot *slot)
+{
+	TM_FailureData failure;
+	ItemPointerData tid = slot->tts_tid;
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TM_Result	result;
+
+	result = table_tuple_lock(table->relation, &tid, snapshot, slot, GetCurrentCommandId(true),
+							  LockTupleExclusive, LockWaitBlock, 0, &failure);
+	UnregisterSnapshot(snapshot);
+	switch (result)
+	{
+		case TM_Ok:
+			return true;
+		case TM_Updated:
+		case TM_Deleted:
+			return false;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+					 errmsg("the row of zk_fence is being changed by this statement")));
+	}
+	return false;
+}
+
+/*
+ * Insert the mark, or write it over the row in "slot". Triggers of the table do not fire.
+ * What its owner may have added to be computed, checks and index expressions, runs as
+ * that owner and not as the writer; he can change nothing else with it.
+ */
+static void
+write_mark(Table *table, TupleTableSlot *slot, bool exists, const char *resource, int64 token,
+		   TransactionId lower, const char *presented_by)
+{
+	EState	   *estate = CreateExecutorState();
+	ResultRelInfo *target = makeNode(ResultRelInfo);
+	TupleTableSlot *row = table_slot_create(table->relation, NULL);
+	char	   *client = client_address();
+	char	   *username = GetUserNameFromId(GetSessionUserId(), true);
 	Oid			user;
 	int			security;
-	Datum		values[3];
+
+	if (exists)
+	{
+		slot_getallattrs(slot);
+		memcpy(row->tts_values, slot->tts_values,
+			   RelationGetDescr(table->relation)->natts * sizeof(Datum));
+		memcpy(row->tts_isnull, slot->tts_isnull,
+			   RelationGetDescr(table->relation)->natts * sizeof(bool));
+	}
+	else
+		memset(row->tts_isnull, true, RelationGetDescr(table->relation)->natts * sizeof(bool));
+
+#define SET_COLUMN(column, value, null) \
+	do { \
+		row->tts_values[table->columns[column] - 1] = (value); \
+		row->tts_isnull[table->columns[column] - 1] = (null); \
+	} while (0)
+
+	SET_COLUMN(COLUMN_RESOURCE, CStringGetTextDatum(resource), false);
+	SET_COLUMN(COLUMN_TOKEN, Int64GetDatum(token), false);
+	SET_COLUMN(COLUMN_ADVANCED_AT, TimestampTzGetDatum(GetCurrentTimestamp()), false);
+	SET_COLUMN(COLUMN_PRESENTED_BY, CStringGetTextDatum(presented_by), false);
+	SET_COLUMN(COLUMN_USERNAME, username != NULL ? CStringGetTextDatum(username) : (Datum) 0,
+			   username == NULL);
+	SET_COLUMN(COLUMN_CLIENT, client != NULL ? CStringGetTextDatum(client) : (Datum) 0,
+			   client == NULL);
+	SET_COLUMN(COLUMN_LOWER_XID,
+			   TransactionIdIsNormal(lower) ? FullTransactionIdGetDatum(to_full(lower)) : (Datum) 0,
+			   !TransactionIdIsNormal(lower));
+#undef SET_COLUMN
+	ExecStoreVirtualTuple(row);
+
+	InitResultRelInfo(target, table->relation, 0, NULL, 0);
+	target->ri_TrigDesc = NULL;
+	estate->es_snapshot = RegisterSnapshot(GetLatestSnapshot());
+	estate->es_output_cid = GetCurrentCommandId(true);
+
+	GetUserIdAndSecContext(&user, &security);
+	SetUserIdAndSecContext(table->relation->rd_rel->relowner,
+						   security | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
+	ExecOpenIndices(target, false);
+	if (exists)
+		ExecSimpleRelationUpdate(target, estate, NULL, slot, row);	/* no trigger asks for the NULL */
+	else
+		ExecSimpleRelationInsert(target, estate, row);
+	ExecCloseIndices(target);
+	SetUserIdAndSecContext(user, security);
+
+	UnregisterSnapshot(estate->es_snapshot);
+	ExecDropSingleTupleTableSlot(row);
+	FreeExecutorState(estate);
+	/* the next one who looks, maybe of the same command, must see it */
+	CommandCounterIncrement();
+}
+
+/*
+ * With the resource locked until the end of the transaction: compare "token" with the
+ * mark, and lock the row or raise it. Returns the mark as it was, with "lower" as it is
+ * for this token; when the token is below it nothing was done.
+ */
+static Mark
+advance_mark(Oid function, const char *resource, int64 token, bool call)
+{
+	Mark		mark;
+	uint64		hash = hash_bytes_extended((const unsigned char *) resource, strlen(resource), 0);
+	TupleTableSlot *slot;
+	LOCKTAG		tag;
+	Table		table;
 	bool		found;
 
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash, LOCK_CLASS);
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
 
-	if (SPI_connect() != SPI_OK_CONNECT)
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not connect to SPI")));
-	GetUserIdAndSecContext(&user, &security);
-	SetUserIdAndSecContext(owner_of(relation),
-						   security | SECURITY_LOCAL_USERID_CHANGE | SECURITY_NOFORCE_RLS);
-
-	prepare_plans(relation);
-	values[0] = CStringGetTextDatum(resource);
-	values[1] = Int64GetDatum(token);
-	values[2] = CStringGetTextDatum(myself);
-
-	execute(fence.select_plan, values, SPI_OK_SELECT);
-	found = SPI_processed > 0;
-	if (found)
+	open_table(function, &table);
+	slot = table_slot_create(table.relation, NULL);
+	for (;;)
 	{
-		HeapTuple	row = SPI_tuptable->vals[0];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		bool		isnull;
+		found = read_mark(&table, resource, slot, &mark);
+		if (!found)
+		{
+			write_mark(&table, slot, false, resource, token, InvalidTransactionId,
+					   describe_myself(""));
+			break;
+		}
+		if (token < mark.token)
+			break;
+		if (token > mark.token)
+			mark.lower = mark.last;
 
-		mark.token = DatumGetInt64(SPI_getbinval(row, desc, 1, &isnull));
-		mark.presented_by = MemoryContextStrdup(caller, SPI_getvalue(row, desc, 2));
+		/* before we leave our own trace: what fails must fail again */
+		refuse_old_snapshot(resource, token, mark.lower, call);
+		if (!lock_row(&table, slot))
+			continue;
+		if (token > mark.token)
+			write_mark(&table, slot, true, resource, token, mark.lower, describe_myself(""));
+		break;
 	}
-	if (!found)
-		execute(fence.insert_plan, values, SPI_OK_INSERT);
-	else if (token > mark.token || reset)
-		execute(fence.update_plan, values, SPI_OK_UPDATE);
-
-	SetUserIdAndSecContext(user, security);
-	SPI_finish();
+	ExecDropSingleTupleTableSlot(slot);
+	close_table(&table);
 	return mark;
+}
+
+/* Set the mark, whatever it is. All that was presented before counts as lower. */
+static void
+reset_mark(Oid function, const char *resource, int64 token)
+{
+	uint64		hash = hash_bytes_extended((const unsigned char *) resource, strlen(resource), 0);
+	TupleTableSlot *slot;
+	LOCKTAG		tag;
+	Table		table;
+	Mark		mark;
+	bool		found;
+
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash, LOCK_CLASS);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+
+	open_table(function, &table);
+	slot = table_slot_create(table.relation, NULL);
+	do
+		found = read_mark(&table, resource, slot, &mark);
+	while (found && !lock_row(&table, slot));
+	write_mark(&table, slot, found, resource, token, GetTopTransactionId(),
+			   describe_myself("reset by "));
+	ExecDropSingleTupleTableSlot(slot);
+	close_table(&table);
 }
 
 /* ------------------------------------------------------------------------
@@ -597,33 +995,40 @@ refuse_future(const char *resource, int64 token)
 
 /*
  * Let this transaction pass for (resource, token), or raise an error. "issued":
- * the token is that of a lock that this backend holds.
+ * the token is that of a lock that this backend holds; "call": it is presented by
+ * zk_fence_check, not by a write.
  */
 static void
-pass(Oid function, const char *resource, int64 token, bool issued)
+pass(Oid function, const char *resource, int64 token, bool issued, bool call)
 {
 	Pass	   *known = find_pass(resource, fence.npasses);
 	char		name[ZKL_NAME_MAX + 1];
 	Mark		mark;
 
 	if (known != NULL && known->passed == token)
+	{
+		refuse_old_snapshot(resource, token, known->lower, call);
 		return;
+	}
 
 	PreventCommandIfReadOnly("zk_fence_check()");
+	PreventCommandIfParallelMode("zk_fence_check()");
 	resource_name(resource, name);
 	refuse_number(token);
 	if (!issued)
 		refuse_future(resource, token);
 
-	mark = advance_mark(function, resource, token, false);
+	mark = advance_mark(function, resource, token, call);
 	if (token < mark.token)
 		ereport(ERROR,
 				(errcode(ZKL_ERRCODE_STALE_FENCING_TOKEN),
 				 errmsg("fencing token " INT64_FORMAT " for \"%s\" is stale", token, resource),
 				 errdetail("The newest token is " INT64_FORMAT ", presented by %s.",
-						   mark.token, mark.presented_by),
+						   mark.token, describe_presenter(&mark)),
 				 errhint("The lock has been granted to another holder since. Roll back, and acquire it again before you repeat the work.")));
-	pass_at_this_level(resource)->passed = token;
+	known = pass_at_this_level(resource);
+	known->passed = token;
+	known->lower = mark.lower;
 	fence.epoch++;
 }
 
@@ -679,12 +1084,16 @@ prepare_guard(FunctionCallInfo fcinfo)
 	char		name[ZKL_NAME_MAX + 1];
 	GuardCall  *guard;
 
-	if (trigger->tgnargs < 1 || trigger->tgnargs > 2)
+	if (trigger->tgnargs < 1 || trigger->tgnargs > 3 ||
+		(trigger->tgnargs == 3 && strcmp(trigger->tgargs[2], "checked") != 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
+				 trigger->tgnargs == 3 ?
+				 errmsg("trigger \"%s\" on \"%s\" calls zk_fence_guard with \"%s\" as third argument",
+						trigger->tgname, RelationGetRelationName(relation), trigger->tgargs[2]) :
 				 errmsg("trigger \"%s\" on \"%s\" calls zk_fence_guard with %d arguments",
 						trigger->tgname, RelationGetRelationName(relation), trigger->tgnargs),
-				 errhint("Write zk_fence_guard('resource') or zk_fence_guard('resource', 'column').")));
+				 errhint("Write zk_fence_guard('resource'), zk_fence_guard('resource', 'column') or zk_fence_guard('resource', 'column', 'checked').")));
 	if (relation->rd_rel->relkind == RELKIND_VIEW)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
@@ -696,7 +1105,7 @@ prepare_guard(FunctionCallInfo fcinfo)
 
 	guard = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(GuardCall));
 	guard->resource = MemoryContextStrdup(fcinfo->flinfo->fn_mcxt, trigger->tgargs[0]);
-	if (trigger->tgnargs == 2)
+	if (trigger->tgnargs >= 2)
 	{
 		if (!TRIGGER_FIRED_FOR_ROW(call->tg_event))
 			ereport(ERROR,
@@ -706,6 +1115,7 @@ prepare_guard(FunctionCallInfo fcinfo)
 					 errdetail("Its fencing token is in column \"%s\" of the rows.",
 							   trigger->tgargs[1])));
 		guard->column = find_column(relation, trigger);
+		guard->checked = trigger->tgnargs == 3;
 	}
 	return guard;
 }
@@ -750,6 +1160,35 @@ token_of_row(TriggerData *call, const GuardCall *guard)
 	return DatumGetInt64(token);
 }
 
+/*
+ * With a column, and "checked": whoever writes has the token, and does not merely repeat
+ * one that a row had.
+ */
+static void
+require_presentation(TriggerData *call, const GuardCall *guard, int64 token)
+{
+	int64		presented;
+	Pass	   *known;
+
+	zkl_guard_check();
+	presented = token_of_lock(guard->resource);
+	known = find_pass(guard->resource, fence.npasses);
+	if (presented == 0 && known != NULL)
+		presented = known->presented;
+	if (presented == token)
+		return;
+	ereport(ERROR,
+			(errcode(ZKL_ERRCODE_FENCING_TOKEN_MISSING),
+			 errmsg("no fencing token for \"%s\"", guard->resource),
+			 presented == 0 ?
+			 errdetail("Column \"%s\" of table \"%s\" has one, but this backend does not hold the lock, and no token was presented in this transaction.",
+					   call->tg_trigger->tgargs[1], RelationGetRelationName(call->tg_relation)) :
+			 errdetail("Column \"%s\" of table \"%s\" has " INT64_FORMAT ", but this transaction presents " INT64_FORMAT ".",
+					   call->tg_trigger->tgargs[1], RelationGetRelationName(call->tg_relation),
+					   token, presented),
+			 errhint(PRESENT_HINT)));
+}
+
 /* Without a column: the lock that this backend holds, else what was presented. */
 static void
 pass_without_column(Oid function, TriggerData *call, GuardCall *guard)
@@ -761,7 +1200,7 @@ pass_without_column(Oid function, TriggerData *call, GuardCall *guard)
 	token = token_of_lock(guard->resource);
 	if (token != 0)
 	{
-		pass(function, guard->resource, token, true);
+		pass(function, guard->resource, token, true, false);
 		return;
 	}
 	known = find_pass(guard->resource, fence.npasses);
@@ -772,7 +1211,7 @@ pass_without_column(Oid function, TriggerData *call, GuardCall *guard)
 				 errdetail("Table \"%s\" is guarded by it; this backend does not hold the lock, and no token was presented in this transaction.",
 						   RelationGetRelationName(call->tg_relation)),
 				 errhint(PRESENT_HINT)));
-	pass(function, guard->resource, known->presented, false);
+	pass(function, guard->resource, known->presented, false, false);
 }
 
 /* zk_fence_guard(resource [, column]) returns trigger */
@@ -796,7 +1235,9 @@ zkl_fence_guard(PG_FUNCTION_ARGS)
 
 		if (guard->epoch != fence.epoch || guard->token != token)
 		{
-			pass(fcinfo->flinfo->fn_oid, guard->resource, token, false);
+			if (guard->checked)
+				require_presentation(call, guard, token);
+			pass(fcinfo->flinfo->fn_oid, guard->resource, token, false, false);
 			guard->token = token;
 			guard->epoch = fence.epoch;
 		}
@@ -859,7 +1300,7 @@ zkl_fence_check(PG_FUNCTION_ARGS)
 				 errdetail("This backend holds the lock in mode \"%s\", in which others may hold it at the same time.",
 						   zkl_mode_name(hold->mode))));
 
-	pass(fcinfo->flinfo->fn_oid, resource, token, false);
+	pass(fcinfo->flinfo->fn_oid, resource, token, false, true);
 	known = pass_at_this_level(resource);
 	if (known->presented != token)
 	{
@@ -885,13 +1326,15 @@ zkl_fence_reset(PG_FUNCTION_ARGS)
 				 errmsg("invalid fencing token " INT64_FORMAT, token),
 				 errdetail("A mark is positive, or zero to accept any token.")));
 	PreventCommandIfReadOnly("zk_fence_reset()");
-	(void) advance_mark(fcinfo->flinfo->fn_oid, resource, token, true);
+	PreventCommandIfParallelMode("zk_fence_reset()");
+	reset_mark(fcinfo->flinfo->fn_oid, resource, token);
 
 	/* what this transaction has passed with is no longer the mark */
 	if (find_pass(resource, fence.npasses) != NULL)
 	{
 		known = pass_at_this_level(resource);
 		known->passed = known->presented = 0;
+		known->lower = InvalidTransactionId;
 		fence.epoch++;
 	}
 	PG_RETURN_VOID();

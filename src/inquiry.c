@@ -23,24 +23,47 @@
 #include "zklock.h"
 
 ZklDesk    *zkl_desks = NULL;
+ZklSlip    *zkl_slips = NULL;
+
+/* Our use of a desk, ASKED. */
+static uint64 my_word;
 
 void
 zkl_desks_init(ZklDesk *desks)
 {
-	zkl_desks = desks;
 	memset(desks, 0, ZKL_DESKS * sizeof(*desks));
 	for (int i = 0; i < ZKL_DESKS; i++)
-		pg_atomic_init_u32(&desks[i].state, ZKL_DESK_FREE);
+		pg_atomic_init_u64(&desks[i].word, zkl_desk_word(1, 0, ZKL_DESK_FREE));
 }
 
-static ZklDesk *
-take_desk(void)
+bool
+zkl_desk_read_slip(ZklDesk *desk, uint64 word)
 {
-	for (int i = 0; i < ZKL_DESKS; i++)
-	{
-		uint32		expected = ZKL_DESK_FREE;
+	memcpy(&desk->slip, &zkl_slips[zkl_desk_procno(word)], sizeof(desk->slip));
+	pg_memory_barrier();
+	/* whoever writes on his slip has left the desk before */
+	return pg_atomic_read_u64(&desk->word) == word;
+}
 
-		if (pg_atomic_compare_exchange_u32(&zkl_desks[i].state, &expected, ZKL_DESK_FILLING))
+void
+zkl_desk_clear(ZklDesk *desk, uint64 word)
+{
+	/* the asker may clear it at this moment, too */
+	(void) pg_atomic_compare_exchange_u64(&desk->word, &word, zkl_desk_cleared(word));
+}
+
+/* Take a free desk, and with it ask what is on our slip. */
+static ZklDesk *
+take_desk(bool looks)
+{
+	for (int i = looks ? ZKL_DESKS_OPERATORS : 0; i < ZKL_DESKS; i++)
+	{
+		uint64		word = pg_atomic_read_u64(&zkl_desks[i].word);
+
+		if (zkl_desk_state(word) != ZKL_DESK_FREE)
+			continue;
+		my_word = zkl_desk_word(zkl_desk_generation(word), MyProcNumber, ZKL_DESK_ASKED);
+		if (pg_atomic_compare_exchange_u64(&zkl_desks[i].word, &word, my_word))
 			return &zkl_desks[i];
 	}
 	return NULL;
@@ -51,20 +74,22 @@ static void
 leave_desk(int code, Datum arg)
 {
 	ZklDesk    *desk = (ZklDesk *) DatumGetPointer(arg);
-	uint32		expected = ZKL_DESK_ASKED;
+	uint64		expected = my_word;
 
-	/* the worker may be at it, or may just have finished */
-	if (!pg_atomic_compare_exchange_u32(&desk->state, &expected, ZKL_DESK_ABANDONED))
-		pg_atomic_write_u32(&desk->state, ZKL_DESK_FREE);
+	/* the worker may be at it, or may just have finished, or have taken it back */
+	if (!pg_atomic_compare_exchange_u64(&desk->word, &expected,
+										zkl_desk_with_state(my_word, ZKL_DESK_ABANDONED)))
+		zkl_desk_clear(desk, zkl_desk_with_state(my_word, ZKL_DESK_ANSWERED));
 	zkl_wake_worker();
 }
 
+/* Sleep for "ms" or until the latch is set, but not beyond "until". */
 static void
-wait_a_little(ZklTime until)
+wait_a_little(ZklTime until, int ms)
 {
 	static uint32 wait_event = 0;
 
-	zkl_sleep(Min((until - zkl_now()) / 1000, 100), &wait_event, "ZklockInquiry");
+	zkl_sleep(Min((until - zkl_now()) / 1000, ms), &wait_event, "ZklockInquiry");
 }
 
 static void
@@ -79,44 +104,63 @@ raise_no_answer(const char *name, int timeout)
 			 errhint("Check the ZooKeeper servers and zklock.hosts; the server log has the worker's messages.")));
 }
 
+/*
+ * Wait for the answer at our desk and copy it; false when the desk was taken back before
+ * we had it.
+ */
+static bool
+wait_for_answer(ZklDesk *desk, ZklDesk *answer, ZklTime until, int timeout)
+{
+	uint64		answered = zkl_desk_with_state(my_word, ZKL_DESK_ANSWERED);
+	uint64		word;
+
+	while ((word = pg_atomic_read_u64(&desk->word)) == my_word)
+	{
+		if (zkl_now() >= until)
+			raise_no_answer(zkl_slips[MyProcNumber].name, timeout);
+		wait_a_little(until, 100);
+	}
+	if (word != answered)
+		return false;
+	pg_read_barrier();
+	memcpy(answer, desk, sizeof(*answer));
+	/* a full barrier: what was copied is this use's if the desk still was ours */
+	return pg_atomic_compare_exchange_u64(&desk->word, &word, zkl_desk_cleared(word));
+}
+
 ZklDesk *
 zkl_inquire(ZklQuestion question, const char *name, const char *node, const char *data, int len,
 			int timeout)
 {
 	ZklTime		until = zkl_now() + ZKL_MS(timeout);
 	ZklDesk    *answer = palloc(sizeof(ZklDesk));
+	ZklSlip    *slip = &zkl_slips[MyProcNumber];
+	bool		answered = false;
 	ZklDesk    *desk;
 
-	while ((desk = take_desk()) == NULL)
-	{
-		if (zkl_now() >= until)
-			raise_no_answer(name, timeout);
-		wait_a_little(until);
-	}
+	slip->question = question == ZKL_QUESTION_LOOK ? ZKL_QUESTION_QUEUE : question;
+	strlcpy(slip->name, name, sizeof(slip->name));
+	strlcpy(slip->node, node, sizeof(slip->node));
+	slip->len = Min(len, (int) sizeof(slip->data));
+	memcpy(slip->data, data, slip->len);
 
-	PG_ENSURE_ERROR_CLEANUP(leave_desk, PointerGetDatum(desk));
+	while (!answered)
 	{
-		desk->procno = MyProcNumber;
-		desk->question = question;
-		strlcpy(desk->name, name, sizeof(desk->name));
-		strlcpy(desk->node, node, sizeof(desk->node));
-		desk->len = Min(len, (int) sizeof(desk->data));
-		memcpy(desk->data, data, desk->len);
-		desk->contenders = desk->nrows = 0;
-		pg_write_barrier();
-		pg_atomic_write_u32(&desk->state, ZKL_DESK_ASKED);
-		zkl_wake_worker();
-
-		while (pg_atomic_read_u32(&desk->state) != ZKL_DESK_ANSWERED)
+		while ((desk = take_desk(question == ZKL_QUESTION_LOOK)) == NULL)
 		{
 			if (zkl_now() >= until)
 				raise_no_answer(name, timeout);
-			wait_a_little(until);
+			/* often: those who ask all the time leave it for a moment only */
+			wait_a_little(until, 5);
 		}
-		pg_read_barrier();
-		memcpy(answer, desk, sizeof(*answer));
+		PG_ENSURE_ERROR_CLEANUP(leave_desk, PointerGetDatum(desk));
+		{
+			zkl_wake_worker();
+			answered = wait_for_answer(desk, answer, until, timeout);
+		}
+		PG_END_ENSURE_ERROR_CLEANUP(leave_desk, PointerGetDatum(desk));
+		if (!answered && zkl_now() >= until)
+			raise_no_answer(name, timeout);
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(leave_desk, PointerGetDatum(desk));
-	pg_atomic_write_u32(&desk->state, ZKL_DESK_FREE);
 	return answer;
 }

@@ -44,6 +44,7 @@
 #include "compat.h"
 #include "guard.h"
 #include "locks.h"
+#include "quota.h"
 #include "shmem.h"
 #include "written.h"
 #include "zklock.h"
@@ -795,14 +796,7 @@ submit(Wait *wait)
 	zkl_copy_as_utf8(user, sizeof(user), GetUserNameFromId(GetUserId(), true));
 	zkl_copy_as_utf8(application, sizeof(application), application_name);
 
-	pending_entry = zkl_entry_take();
-	if (pending_entry < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("too many zklock locks"),
-				 errdetail("All %d entries are in use by holders, waiters and locks on their way out.",
-						   zkl_shared->nentries),
-				 errhint("Release locks, or increase zklock.max_locks and restart the server.")));
+	pending_entry = zkl_quota_take_entry();
 	entry = &zkl_shared->entries[pending_entry];
 	entry->pid = MyProcPid;
 	entry->procno = MyProcNumber;

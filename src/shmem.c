@@ -22,6 +22,7 @@
 #include "storage/shmem.h"
 
 #include "compat.h"
+#include "quota.h"
 #include "shmem.h"
 #include "zklock.h"
 
@@ -39,10 +40,22 @@ doorbell_offset(void)
 }
 
 static Size
+slips_offset(void)
+{
+	return MAXALIGN(add_size(doorbell_offset(),
+							 mul_size((zkl_max_locks + 63) / 64, sizeof(pg_atomic_uint64))));
+}
+
+static Size
+owners_offset(void)
+{
+	return MAXALIGN(add_size(slips_offset(), mul_size(MaxBackends, sizeof(ZklSlip))));
+}
+
+static Size
 shared_size(void)
 {
-	return add_size(doorbell_offset(),
-					mul_size((zkl_max_locks + 63) / 64, sizeof(pg_atomic_uint64)));
+	return add_size(owners_offset(), mul_size(zkl_max_locks, sizeof(pg_atomic_uint64)));
 }
 
 static void
@@ -113,9 +126,13 @@ shmem_startup(void)
 		}
 		for (int i = 0; i < zkl_doorbell_count(); i++)
 			pg_atomic_init_u64(&zkl_doorbell_words()[i], 0);
+		zkl_quota_init(zkl_shared->allowances,
+					   (pg_atomic_uint64 *) ((char *) zkl_shared + owners_offset()));
 	}
 	zkl_stats = &zkl_shared->stats;
 	zkl_desks = zkl_shared->desks;
+	zkl_slips = (ZklSlip *) ((char *) zkl_shared + slips_offset());
+	zkl_owners = (pg_atomic_uint64 *) ((char *) zkl_shared + owners_offset());
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -187,7 +204,9 @@ zkl_entry_take(void)
 			continue;
 
 		hint = index;
+		/* before all else, for those who read without a lock: it is another use now */
 		entry->serial++;
+		pg_write_barrier();
 		entry->uuid[0] = '\0';
 		entry->node[0] = '\0';
 		entry->token = 0;
@@ -215,6 +234,14 @@ zkl_entry_let_go(int index)
 {
 	pg_atomic_fetch_or_u32(&zkl_shared->entries[index].fate, ZKL_FATE_LET_GO);
 	zkl_ring_doorbell(index);
+}
+
+void
+zkl_entry_free(int index)
+{
+	pg_atomic_write_u64(&zkl_owners[index], 0);
+	pg_write_barrier();
+	pg_atomic_write_u32(&zkl_shared->entries[index].phase, ZKL_PHASE_FREE);
 }
 
 bool

@@ -35,6 +35,7 @@
 #include "nodedata.h"
 #include "port/atomics.h"
 #include "queue.h"
+#include "quota.h"
 #include "stats.h"
 #include "zkclient.h"
 
@@ -76,6 +77,7 @@ typedef struct ZklEntry
 	/* the owner's, written in FILLING, constant afterwards; all text is UTF-8 */
 	uint32		serial;			/* which use of this entry it is */
 	int			pid;
+	Oid			role;			/* that connected, for quotas */
 	int			procno;
 	int			push_signal;	/* tells the owner of a loss */
 	ZklMode		mode;
@@ -214,6 +216,7 @@ typedef struct ZklShared
 	ZklHealth	health;
 	ZklStats	stats;
 	ZklDesk		desks[ZKL_DESKS];
+	ZklAllowance allowances[ZKL_ALLOWANCES];
 
 	/* set with fetch-or by owners, exchanged for 0 by the worker: which entries
 	 * to look at. Follows the entries. */
@@ -254,6 +257,9 @@ extern int	zkl_doorbell_count(void);
 extern int	zkl_entry_take(void);
 extern void zkl_entry_submit(int index);
 extern void zkl_entry_let_go(int index);
+
+/* For the worker: the owner has let it go, and its node is gone. */
+extern void zkl_entry_free(int index);
 
 /* Why there is no lease; false when no trouble is known. */
 extern bool zkl_trouble_read(char buf[ZKL_TROUBLE_SIZE]);

@@ -174,6 +174,18 @@ state_of(const ZklEntry *entry, ZklPhase phase, uint32 fate, uint64 word, ZklTim
 	return "held";
 }
 
+/* Which use of the entry is it? Read before and after all else. */
+static uint32
+read_serial(const ZklEntry *entry)
+{
+	uint32		serial;
+
+	pg_memory_barrier();
+	serial = *(const volatile uint32 *) &entry->serial;
+	pg_memory_barrier();
+	return serial;
+}
+
 /* zk_locks() returns setof record */
 Datum
 zkl_locks_view(PG_FUNCTION_ARGS)
@@ -187,7 +199,7 @@ zkl_locks_view(PG_FUNCTION_ARGS)
 	for (int i = 0; i < zkl_shared->nentries; i++)
 	{
 		ZklEntry   *entry = &zkl_shared->entries[i];
-		uint32		serial = *(volatile uint32 *) &entry->serial;
+		uint32		serial = read_serial(entry);
 		ZklPhase	phase = pg_atomic_read_u32(&entry->phase);
 		uint32		fate = pg_atomic_read_u32(&entry->fate);
 		uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
@@ -199,8 +211,9 @@ zkl_locks_view(PG_FUNCTION_ARGS)
 		pg_read_barrier();
 		memcpy(copy, entry, sizeof(*copy));
 		pg_read_barrier();
-		/* another use of it by now? */
-		if (pg_atomic_read_u32(&entry->phase) != phase || copy->serial != serial)
+		/* another use of it by now? then what was copied may be half of each */
+		if (pg_atomic_read_u32(&entry->phase) != phase ||
+			read_serial(entry) != serial)
 			continue;
 
 		state = state_of(copy, phase, fate, word, now);
@@ -411,10 +424,8 @@ queue_argument(FunctionCallInfo fcinfo, char name[ZKL_NAME_MAX + 1])
 
 /* The queue of a lock, empty when it has no directory. */
 static ZklDesk *
-ask_for_queue(const char *name)
+queue_of_answer(ZklDesk *answer, const char *name)
 {
-	ZklDesk    *answer = zkl_inquire(ZKL_QUESTION_QUEUE, name, "", "", 0, INQUIRY_TIMEOUT_MS);
-
 	if (answer->rc == ZKL_RC_NONODE)
 		answer->nrows = 0;
 	else if (answer->rc != ZKL_RC_OK)
@@ -424,6 +435,21 @@ ask_for_queue(const char *name)
 				 errmsg("ZooKeeper does not list the queue of %s", zkl_lock_label(name)),
 				 errdetail("%s", zkl_rc_text(answer->rc))));
 	return answer;
+}
+
+/* For an operator; and for somebody who only looks, of whom there may be many. */
+static ZklDesk *
+ask_for_queue(const char *name)
+{
+	return queue_of_answer(zkl_inquire(ZKL_QUESTION_QUEUE, name, "", "", 0, INQUIRY_TIMEOUT_MS),
+						   name);
+}
+
+static ZklDesk *
+look_at_queue(const char *name)
+{
+	return queue_of_answer(zkl_inquire(ZKL_QUESTION_LOOK, name, "", "", 0, INQUIRY_TIMEOUT_MS),
+						   name);
 }
 
 /* What kind of contender is this row? Leases are of none. */
@@ -488,7 +514,7 @@ zkl_lock_queue(PG_FUNCTION_ARGS)
 
 	zkl_require_preload();
 	queue_argument(fcinfo, name);
-	queue = ask_for_queue(name);
+	queue = look_at_queue(name);
 	InitMaterializedSRF(fcinfo, 0);
 	for (int i = 0; i < queue->nrows; i++)
 	{

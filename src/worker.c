@@ -225,6 +225,8 @@ static struct
 		uint32		serial;		/* replies with another one are stale */
 		bool		begun;
 		int			pending;
+		uint64		word;		/* this use of the desk, and */
+		ZklTime		since;		/* since when it is in this state */
 	}			desks[ZKL_DESKS];
 
 	char		member_path[ZKL_PATH_SIZE];
@@ -649,7 +651,7 @@ publish(int index)
 	{
 		deactivate(index);
 		if (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LET_GO)
-			pg_atomic_write_u32(&entry->phase, ZKL_PHASE_FREE);
+			zkl_entry_free(index);
 	}
 	else
 		mark(index);
@@ -766,7 +768,7 @@ look_at_entry(int index)
 			publish(index);
 		}
 		else
-			pg_atomic_write_u32(&entry->phase, ZKL_PHASE_FREE);
+			zkl_entry_free(index);
 		return;
 	}
 	if (phase == ZKL_PHASE_WANTED && !slot->active)
@@ -1744,26 +1746,32 @@ static void
 begin_inquiry(int i, ZklTime now)
 {
 	ZklDesk    *desk = &zkl_desks[i];
+	ZklSlip    *slip = &desk->slip;
 	char		path[ZKL_PATH_SIZE];
-	ZklOp	   *op = new_op(desk->question == ZKL_QUESTION_QUEUE ? PURPOSE_INQUIRY_LIST :
-							PURPOSE_INQUIRY, -1, now);
+	ZklOp	   *op;
 	bool		sent = false;
 
+	if (!zkl_desk_read_slip(desk, worker.desks[i].word))
+		return;
+	desk->contenders = desk->nrows = 0;
+	op = new_op(slip->question == ZKL_QUESTION_QUEUE ? PURPOSE_INQUIRY_LIST : PURPOSE_INQUIRY,
+				-1, now);
 	op->place = i;
 	op->serial = ++worker.desks[i].serial;
-	switch (desk->question)
+	switch (slip->question)
 	{
 		case ZKL_QUESTION_QUEUE:
-			zkl_dir_path(path, zkl_root, desk->name);
+		case ZKL_QUESTION_LOOK:
+			zkl_dir_path(path, zkl_root, slip->name);
 			op->want_names = true;
 			sent = account(zkl_send_list(op, path, false), now);
 			break;
 		case ZKL_QUESTION_SET:
-			zkl_node_path(path, zkl_root, desk->name, desk->node);
-			sent = account(zkl_send_set(op, path, desk->data, desk->len), now);
+			zkl_node_path(path, zkl_root, slip->name, slip->node);
+			sent = account(zkl_send_set(op, path, slip->data, slip->len), now);
 			break;
 		case ZKL_QUESTION_DELETE:
-			zkl_node_path(path, zkl_root, desk->name, desk->node);
+			zkl_node_path(path, zkl_root, slip->name, slip->node);
 			sent = account(zkl_send_delete(op, path), now);
 			break;
 	}
@@ -1771,19 +1779,38 @@ begin_inquiry(int i, ZklTime now)
 	worker.desks[i].pending = 1;
 }
 
+/*
+ * An asker waits no longer than INQUIRY_ASKED_MS, and fetches an answer at once. One that
+ * does neither is stopped, and must not keep the desk from others.
+ */
+#define INQUIRY_ASKED_MS	3000
+#define INQUIRY_ANSWERED_MS 500
+
 static void
 look_at_desks(ZklTime now)
 {
 	for (int i = 0; i < ZKL_DESKS; i++)
 	{
-		uint32		state = pg_atomic_read_u32(&zkl_desks[i].state);
+		uint64		word = pg_atomic_read_u64(&zkl_desks[i].word);
+		ZklDeskState state = zkl_desk_state(word);
+		ZklTime		patience = ZKL_MS(state == ZKL_DESK_ANSWERED ? INQUIRY_ANSWERED_MS :
+									  INQUIRY_ASKED_MS);
 
+		if (word != worker.desks[i].word)
+		{
+			if (zkl_desk_generation(word) != zkl_desk_generation(worker.desks[i].word))
+				worker.desks[i].begun = false;
+			worker.desks[i].word = word;
+			worker.desks[i].since = now;
+		}
+		if (state == ZKL_DESK_FREE)
+			continue;
 		pg_read_barrier();
-		if (state == ZKL_DESK_ABANDONED)
+		if (state == ZKL_DESK_ABANDONED || now - worker.desks[i].since > patience)
 		{
 			worker.desks[i].serial++;
 			worker.desks[i].begun = false;
-			pg_atomic_write_u32(&zkl_desks[i].state, ZKL_DESK_FREE);
+			zkl_desk_clear(&zkl_desks[i], word);
 		}
 		else if (state == ZKL_DESK_ASKED && !worker.desks[i].begun && worker.connected &&
 				 worker.member_known && worker.in_flight < MAX_IN_FLIGHT)
@@ -1795,14 +1822,14 @@ static void
 answer_inquiry(int i, int rc)
 {
 	ZklDesk    *desk = &zkl_desks[i];
-	uint32		expected = ZKL_DESK_ASKED;
-	int			procno = desk->procno;
+	uint64		expected = worker.desks[i].word;
 
 	worker.desks[i].begun = false;
 	worker.desks[i].serial++;
 	desk->rc = rc;
-	if (pg_atomic_compare_exchange_u32(&desk->state, &expected, ZKL_DESK_ANSWERED))
-		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+	if (pg_atomic_compare_exchange_u64(&desk->word, &expected,
+									   zkl_desk_with_state(expected, ZKL_DESK_ANSWERED)))
+		SetLatch(&GetPGProcByNumber(zkl_desk_procno(expected))->procLatch);
 }
 
 static void
@@ -1813,7 +1840,8 @@ on_inquiry_reply(ZklOp *op, ZklTime now)
 	const char *name = op->names;
 
 	if (op->serial != worker.desks[i].serial || !worker.desks[i].begun ||
-		pg_atomic_read_u32(&desk->state) != ZKL_DESK_ASKED)
+		zkl_desk_state(worker.desks[i].word) != ZKL_DESK_ASKED ||
+		pg_atomic_read_u64(&desk->word) != worker.desks[i].word)
 		return;
 	if (op->rc == ZKL_RC_CONNECTIONLOSS || op->rc == ZKL_RC_OPERATIONTIMEOUT)
 	{
@@ -1834,7 +1862,7 @@ on_inquiry_reply(ZklOp *op, ZklTime now)
 			strlcpy(desk->rows[row].node, name, sizeof(desk->rows[row].node));
 			get->place = i * ZKL_INQUIRY_ROWS + row;
 			get->serial = op->serial;
-			zkl_node_path(path, zkl_root, desk->name, name);
+			zkl_node_path(path, zkl_root, desk->slip.name, name);
 			if (!account(zkl_send_get(get, path, false), now))
 			{
 				worker.desks[i].begun = false;	/* asked again */
@@ -1912,6 +1940,8 @@ on_queue_reply(ZklOp *op)
 
 	if (!slot->active || op->serial != slot->serial)
 		return;
+	if ((op->purpose == PURPOSE_PARENT || op->purpose == ZKL_OP_MKDIRS) && op->rc == ZKL_RC_OK)
+		zkl_quota_charge(zkl_shared->entries[op->slot].role, zkl_now());
 	switch (op->purpose)
 	{
 		case PURPOSE_PARENT:

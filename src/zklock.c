@@ -95,6 +95,23 @@ int			zkl_on_revoke = ZKL_REVOKE_IGNORE;
 /* Holds, waits and locks on their way out, of the whole server. Start. */
 int			zkl_max_locks = 1024;
 
+/*
+ * How many of them one backend, and all backends of one role, may have; 0 = no cap, -1 = a
+ * quarter and a half of them. Not for superusers. Superuser, who sets it for a role, too.
+ */
+int			zkl_max_locks_per_backend = -1;
+int			zkl_max_locks_per_role = -1;
+
+/* How many of them are kept for superusers and members of pg_monitor. Start. */
+int			zkl_reserved_locks = 8;
+
+/*
+ * How many directories a role may make in ZooKeeper, on average; 50 seconds' worth of them
+ * at once. The ensemble removes those that nobody uses at 166 a second, for all servers
+ * together, so a higher number is a matter of how long. 0 = no bound. Reload.
+ */
+int			zkl_new_directories_per_second = 100;
+
 static const struct config_enum_entry acl_options[] = {
 	{"open", ZKL_ACL_OPEN, false},
 	{"creator", ZKL_ACL_CREATOR, false},
@@ -220,6 +237,25 @@ define_settings(void)
 							"How many locks this server can hold and wait for at a time.",
 							NULL, &zkl_max_locks, 1024, 16, 100000,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("zklock.max_locks_per_backend",
+							"How many locks one backend can hold and wait for at a time; 0 means no cap.",
+							"-1 means a quarter of zklock.max_locks. Superusers are exempt.",
+							&zkl_max_locks_per_backend, -1, -1, 100000,
+							PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("zklock.max_locks_per_role",
+							"How many locks all backends of one role can hold and wait for at a time; 0 means no cap.",
+							"-1 means half of zklock.max_locks. Superusers are exempt.",
+							&zkl_max_locks_per_role, -1, -1, 100000,
+							PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("zklock.reserved_locks",
+							"How many locks are kept for superusers and members of pg_monitor.",
+							"At most half of zklock.max_locks.", &zkl_reserved_locks, 8, 0, 100000,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("zklock.new_directories_per_second",
+							"How many directories a role can make in ZooKeeper, on average; 0 means no bound.",
+							"50 seconds' worth of them can be made at once. Superusers are exempt.",
+							&zkl_new_directories_per_second, 100, 0, 100000,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("zklock");
 }
 

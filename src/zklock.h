@@ -56,5 +56,9 @@ extern int	zkl_commit_margin;
 extern int	zkl_idle_loss;
 extern int	zkl_on_revoke;
 extern int	zkl_max_locks;
+extern int	zkl_max_locks_per_backend;
+extern int	zkl_max_locks_per_role;
+extern int	zkl_reserved_locks;
+extern int	zkl_new_directories_per_second;
 
 #endif							/* ZKL_ZKLOCK_H */

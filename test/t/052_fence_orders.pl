@@ -76,8 +76,17 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$two->send("SELECT zk_fence_check('$r', 12)");
 	ok(waits($two), "$level: whoever has passed without raising the mark holds up the next");
 	$one->query('COMMIT');
-	is($two->wait, '', "$level: which then passes");
-	$two->query('COMMIT');
+	my $late = $two->wait;
+	if ($strict)
+	{
+		like($late, qr/ERROR:  40001: could not serialize access to "$r" under fencing token 12/,
+			"$level: whose snapshot does not show what it waited for");
+		$two->query('ROLLBACK');
+		$late = $two->query("$begin; SELECT zk_fence_check('$r', 12); COMMIT");
+		$late =~ s/^t\n//;
+	}
+	is($late, '', "$level: which then passes");
+	$two->query('COMMIT') unless $strict;
 
 	# A mark that is newer than the snapshot decides.
 	$one->query($begin);

@@ -50,8 +50,25 @@ my $holder = ZkTest::Session->new($jobs);
 $jobs->safe_psql('postgres', 'CREATE ROLE billing; ' . example('guarded-table'));
 unlike($holder->query(example('same-database')), qr/ERROR/, 'the holder writes where the lock is');
 is($holder->query('SELECT count(*) FROM ledger'), 1, 'and its row is there');
+$holder->query(q{SELECT zk_lock_acquire('billing/nightly')});
+is($holder->query(example('present-first')), '', 'presented first, then written');
+is($holder->query(q{SELECT count(*) FROM ledger WHERE entry = 'entry 1'}), 1, 'and the row is there');
+$holder->query(q{SELECT zk_lock_release('billing/nightly')});
 like($holder->query(q{INSERT INTO ledger VALUES ('late')}), qr/ZK004/, 'after the release it cannot');
 like($holder->query(q{SELECT zk_fence_check('billing/nightly', 1)}), qr/ZK002/, 'and an old token is stale');
+
+# With a column that is not enough by itself.
+my $before = $jobs->safe_psql('postgres', q{SELECT token FROM zk_fence WHERE resource = 'billing/nightly'});
+$holder->query(example('checked-column'));
+like($holder->query("INSERT INTO strict_inbox VALUES ('repeated', $before)"), qr/ZK004/, 'a token that is only repeated is none');
+is($holder->query("BEGIN; SELECT zk_fence_check('billing/nightly', $before); INSERT INTO strict_inbox VALUES ('presented', $before); COMMIT"), '', 'a presented one is');
+
+# What inherits, and is not guarded.
+is($holder->query(example('unguarded')), '', 'nothing is unguarded');
+$holder->query('CREATE TABLE heir () INHERITS (ledger); CREATE TABLE guarded_heir () INHERITS (ledger)');
+$holder->query(q{CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON guarded_heir FOR EACH STATEMENT EXECUTE FUNCTION zk_fence_guard('billing/nightly')});
+is($holder->query(example('unguarded')), 'heir|ledger|guard', 'a child without a guard is found');
+$holder->query('SET client_min_messages = warning; DROP TABLE heir, guarded_heir');
 
 # dblink; then with the token of a holder whose time is over.
 $holder->query('SET client_min_messages = warning; CREATE EXTENSION dblink');
