@@ -742,6 +742,9 @@ zkl_queue_children_changed(ZklQueue *queue)
 void
 zkl_queue_tick(ZklQueue *queue, bool rewatch)
 {
+	/* a granted one need only see that its node is there */
+	if (rewatch && queue->state == ZKL_QUEUE_GRANTED)
+		queue->own_watched = false;
 	if (rewatch && queue->state == ZKL_QUEUE_QUEUED)
 	{
 		/* a lease has no predecessor, and a few names to list */

@@ -304,7 +304,7 @@ extern void zkl_queue_pred_changed(ZklQueue *queue);
 extern void zkl_queue_children_changed(ZklQueue *queue);
 
 /* Every second or so: try again what was refused. "rewatch", more rarely, sets the
- * watches of who waits again, which covers one that got lost. */
+ * watches of who waits or holds again, which covers one that got lost. */
 extern void zkl_queue_tick(ZklQueue *queue, bool rewatch);
 
 #endif							/* ZKL_QUEUE_H */

@@ -9,16 +9,28 @@
  */
 #include "resolve.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-#define ADDRESSES_SIZE	4096
+#define ADDRESSES_MAX	63
 #define HOST_SIZE		256
+
+/* "address:port", for the library, which splits at the last colon and knows no brackets. */
+typedef char AddressText[80];
+
+typedef struct AddressList
+{
+	int			n;
+	AddressText texts[ADDRESSES_MAX];
+} AddressList;
 
 struct ZklResolution
 {
@@ -26,7 +38,7 @@ struct ZklResolution
 	int			references;		/* the thread's and the caller's */
 	bool		done;
 	char	   *hosts;
-	char		addresses[ADDRESSES_SIZE];
+	char		addresses[sizeof(AddressText) * ADDRESSES_MAX];
 	char		error[512];
 };
 
@@ -97,6 +109,8 @@ zkl_hosts_check(const char *hosts, char *reason, size_t size)
 			wrong = "the chroot comes once, after the last host";
 		else if (len == 1 || cursor[len - 1] == '/' || strstr(cursor, "//") != NULL)
 			wrong = "the chroot ends with a slash or has an empty component";
+		else if (len >= ZKL_CHROOT_SIZE)
+			wrong = "the chroot is too long";
 	}
 	if (wrong != NULL)
 		snprintf(reason, size, "%s", wrong);
@@ -119,9 +133,63 @@ release(ZklResolution *resolution)
 	}
 }
 
-/* Append "host:port" for each address; returns how many, 0 with an error. */
+bool
+zkl_hosts_are_numeric(const char *hosts)
+{
+	const char *cursor = hosts;
+	char		host[HOST_SIZE];
+	char		port[8];
+
+	for (;;)
+	{
+		unsigned char address[16];
+
+		if (next_host(&cursor, host, port) != NULL ||
+			(inet_pton(AF_INET, host, address) != 1 && inet_pton(AF_INET6, host, address) != 1))
+			return false;
+		if (*cursor != ',')
+			return true;
+		cursor++;
+	}
+}
+
+/* Can this machine have a socket of that family at all? */
+static bool
+family_works(int family)
+{
+	int			fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return false;
+	close(fd);
+	return true;
+}
+
+/*
+ * Will the library take it? It hands each address to getaddrinfo() in this way, and
+ * goes without the flag when that is what is wrong.
+ */
+static bool
+library_takes(const char *address, const char *port)
+{
+	struct addrinfo hints;
+	struct addrinfo *list = NULL;
+	int			rc;
+
+	memset(&hints, 0, sizeof(hints));
+	hints.ai_flags = AI_ADDRCONFIG;
+	hints.ai_socktype = SOCK_STREAM;
+	hints.ai_protocol = IPPROTO_TCP;
+	rc = getaddrinfo(address, port, &hints, &list);
+	if (rc == 0)
+		freeaddrinfo(list);
+	return rc == 0 || rc == EAI_BADFLAGS || rc == EAI_NODATA || rc == EAI_ADDRFAMILY;
+}
+
+/* Add each address of the host; returns how many, 0 with an error. */
 static int
-resolve_host(const char *host, const char *port, char *addresses, char *error, size_t error_size)
+resolve_host(const char *host, const char *port, AddressList *addresses, char *error,
+			 size_t error_size)
 {
 	struct addrinfo hints;
 	struct addrinfo *list = NULL;
@@ -139,27 +207,55 @@ resolve_host(const char *host, const char *port, char *addresses, char *error, s
 	for (struct addrinfo *ai = list; ai != NULL; ai = ai->ai_next)
 	{
 		char		text[NI_MAXHOST];
-		size_t		used = strlen(addresses);
 
 		if (getnameinfo(ai->ai_addr, ai->ai_addrlen, text, sizeof(text), NULL, 0,
-						NI_NUMERICHOST) != 0)
+						NI_NUMERICHOST) != 0 ||
+			strlen(text) + strlen(port) + 2 > sizeof(AddressText) ||
+			!family_works(ai->ai_family) || !library_takes(text, port))
 			continue;
-		if (used + strlen(text) + strlen(port) + 5 > ADDRESSES_SIZE / 2)
+		if (addresses->n == ADDRESSES_MAX)
 			break;
-		snprintf(addresses + used, ADDRESSES_SIZE - used,
-				 ai->ai_family == AF_INET6 ? "%s[%s]:%s" : "%s%s:%s",
-				 used > 0 ? "," : "", text, port);
+		snprintf(addresses->texts[addresses->n++], sizeof(AddressText), "%.64s:%s", text, port);
 		count++;
 	}
 	freeaddrinfo(list);
+	if (count == 0)
+		snprintf(error, error_size, "host \"%s\" has no address that this machine can use", host);
 	return count;
+}
+
+static int
+compare_addresses(const void *a, const void *b)
+{
+	return strcmp(a, b);
+}
+
+/*
+ * In one order, since name servers change theirs from answer to answer; each once; and
+ * then the first a second time where they would be even in number.
+ */
+static void
+write_addresses(AddressList *addresses, char *to)
+{
+	int			n = 0;
+	char	   *end = to;
+
+	qsort(addresses->texts, addresses->n, sizeof(AddressText), compare_addresses);
+	for (int i = 0; i < addresses->n; i++)
+		if (n == 0 || strcmp(addresses->texts[n - 1], addresses->texts[i]) != 0)
+			memmove(addresses->texts[n++], addresses->texts[i], sizeof(AddressText));
+	/* there is room, since the most is an odd number */
+	if (n > 0 && n % 2 == 0)
+		memcpy(addresses->texts[n++], addresses->texts[0], sizeof(AddressText));
+	for (int i = 0; i < n; i++)
+		end += sprintf(end, "%s%s", i > 0 ? "," : "", addresses->texts[i]);
 }
 
 static void *
 resolve_main(void *arg)
 {
 	ZklResolution *resolution = arg;
-	char	   *addresses = calloc(1, ADDRESSES_SIZE);
+	AddressList *addresses = calloc(1, sizeof(AddressList));
 	char		error[sizeof(resolution->error)] = "out of memory";
 	const char *cursor = resolution->hosts;
 	int			count = 0;
@@ -177,20 +273,10 @@ resolve_main(void *arg)
 			break;
 		cursor++;
 	}
-	if (count > 0 && count % 2 == 0)
-	{
-		size_t		used = strlen(addresses);
-		size_t		first = strcspn(addresses, ",");
-
-		addresses[used++] = ',';
-		memcpy(addresses + used, addresses, first);
-		addresses[used + first] = '\0';
-	}
 
 	pthread_mutex_lock(&resolution->mutex);
 	if (count > 0)
-		snprintf(resolution->addresses, sizeof(resolution->addresses), "%s%s", addresses,
-				 *cursor == '/' ? cursor : "");
+		write_addresses(addresses, resolution->addresses);
 	else
 		memcpy(resolution->error, error, sizeof(error));
 	resolution->done = true;

@@ -53,9 +53,22 @@ owners_offset(void)
 }
 
 static Size
+suspects_offset(void)
+{
+	return MAXALIGN(add_size(owners_offset(), mul_size(zkl_max_locks, sizeof(pg_atomic_uint64))));
+}
+
+/* One cut of the connection can lose the creates of all entries. */
+static int
+max_suspects(void)
+{
+	return Max(zkl_max_locks, 1024);
+}
+
+static Size
 shared_size(void)
 {
-	return add_size(owners_offset(), mul_size(zkl_max_locks, sizeof(pg_atomic_uint64)));
+	return add_size(suspects_offset(), mul_size(max_suspects(), sizeof(ZklSuspect)));
 }
 
 static void
@@ -103,6 +116,7 @@ shmem_startup(void)
 					 errmsg("could not generate random values")));
 		zkl_shared->nentries = zkl_max_locks;
 		zkl_shared->doorbell_offset = doorbell_offset();
+		zkl_shared->suspects_offset = suspects_offset();
 		pg_atomic_init_u64(&zkl_shared->lease, 0);
 		pg_atomic_init_u32(&zkl_shared->losses, 0);
 		pg_atomic_init_u32(&zkl_shared->worker_procno, PG_UINT32_MAX);
@@ -165,6 +179,18 @@ int
 zkl_doorbell_count(void)
 {
 	return (zkl_shared->nentries + 63) / 64;
+}
+
+ZklSuspect *
+zkl_suspects(void)
+{
+	return (ZklSuspect *) ((char *) zkl_shared + zkl_shared->suspects_offset);
+}
+
+int
+zkl_suspects_count(void)
+{
+	return max_suspects();
 }
 
 void

@@ -36,6 +36,7 @@
 #include "port/atomics.h"
 #include "queue.h"
 #include "quota.h"
+#include "resolve.h"
 #include "stats.h"
 #include "zkclient.h"
 
@@ -154,6 +155,30 @@ zkl_word_generation(uint64 word)
 	return zkl_word_epoch(word) >> 12;
 }
 
+/*
+ * A node that may come late, or a directory that may have been left without ever
+ * having had a node: what the worker has to look after when the request itself is over.
+ * Here, and not in its own memory, since the next worker has to go on with it.
+ *
+ * A create that was lost, and whose node was not there when the worker looked behind a
+ * write: ZooKeeper drops what comes late from an old connection, but not quite always.
+ * A handshake of ours that was stuck as well can tell the leader that we have moved
+ * back, and let the create pass that was stuck with it. Seen once in half an hour of
+ * chaos, as a node that nobody would ever have deleted. So the worker looks again, every
+ * second, for as long as old packets may live.
+ *
+ * A container that never had a child is never removed by ZooKeeper. A request that made
+ * one and then no node (it was cancelled, or refused) asks for it to be removed, which
+ * fails where somebody uses it.
+ */
+typedef struct ZklSuspect
+{
+	char		name[ZKL_NAME_MAX + 1]; /* of the lock; "" = unused */
+	char		uuid[ZKL_UUID_SIZE];	/* "" = the directory */
+	uint32		serial;			/* which use of this place it is */
+	ZklTime		until;
+} ZklSuspect;
+
 /* What keeps the worker from having a lease; text for an error's detail. */
 #define ZKL_TROUBLE_SIZE	256
 
@@ -222,6 +247,9 @@ typedef struct ZklShared
 	 * to look at. Follows the entries. */
 	Size		doorbell_offset;
 
+	/* the worker's; they follow the doorbell */
+	Size		suspects_offset;
+
 	ZklEntry	entries[FLEXIBLE_ARRAY_MEMBER];
 } ZklShared;
 
@@ -236,7 +264,10 @@ typedef struct ZklSurvivor
 	int64		session;		/* 0 = none */
 	ZklTime		timeout;		/* negotiated */
 	unsigned char password[ZKL_PASSWORD_SIZE];
-	uint64		incarnation;	/* of the ZklShared whose entries it belongs to */
+	uint64		incarnation;	/* of the ZklShared whose entries it belongs to;
+								 * another's, or 0: it has to be closed */
+	char		chroot[ZKL_CHROOT_SIZE];	/* below which its nodes are, or "" */
+	int64		member_version; /* of our member node, as acknowledged; -1 = not known */
 } ZklSurvivor;
 
 extern ZklShared *zkl_shared;	/* NULL when not preloaded */
@@ -249,6 +280,8 @@ extern void zkl_ring_doorbell(int index);
 extern void zkl_wake_worker(void);
 extern pg_atomic_uint64 *zkl_doorbell_words(void);
 extern int	zkl_doorbell_count(void);
+extern ZklSuspect *zkl_suspects(void);
+extern int	zkl_suspects_count(void);
 
 /*
  * For the owner: take a free entry, now FILLING, or return -1 when there is

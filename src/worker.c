@@ -32,6 +32,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "miscadmin.h"
@@ -76,18 +77,22 @@ PGDLLEXPORT void zklock_worker_main(Datum main_arg);
  * that is missing would fail it as a whole. */
 #define KNOWN_DIRS			4096
 
+/* Connections of the library, at one look. */
+#define LOOK_MAX		16
+
 /* Request numbers begin at time(0) and turn negative at 2^31; a few small
  * negative ones mean something else. Ours is a wide berth. */
 #define MAX_REQUESTS		2000000000
 
 #define TICK_PERIOD			ZKL_MS(1000)
 #define LONGEST_SLEEP		ZKL_MS(10000)
-#define REWATCH_PERIOD		ZKL_MS(15000)
+#define REWATCH_TICKS		15		/* each watch is set again every so many ticks */
+#define LOG_PERIOD			ZKL_MS(15000)
 #define RETRY_PERIOD		ZKL_MS(1000)
-#define RESOLVE_AGAIN_AFTER	ZKL_MS(15000)
 #define DISCONNECTED_POLL	ZKL_MS(20)
 #define SUSPECT_PERIOD		ZKL_MS(60000)
-#define LOG_LINES_PER_TICK	3
+#define SUSPECTS_PER_TICK	500
+#define LOG_LINES_PER_PERIOD	3
 #define LOSSES_LOGGED		100		/* lines about lost locks, per tick */
 
 /* What a reply is for: the machine's ZKL_OP_ bit, or one of these. */
@@ -104,28 +109,11 @@ typedef enum Purpose
 	PURPOSE_WHO_GET,			/* and what its node says */
 	PURPOSE_SUSPECT_LIST,		/* has a lost create come after all? */
 	PURPOSE_SUSPECT_DELETE,
+	PURPOSE_SWEEP,				/* a directory that never had a node */
 	PURPOSE_INQUIRY_LIST,		/* see inquiry.h; all else that is asked there */
 	PURPOSE_INQUIRY_ROW,		/* is one request, or one for each row */
 	PURPOSE_INQUIRY
 } Purpose;
-
-/*
- * A create that was lost, and whose node was not there when we looked behind a
- * write. ZooKeeper drops what comes late from an old connection, but not quite
- * always: a handshake of ours that was stuck as well can tell the leader that we
- * have moved back, and let the create pass that was stuck with it. Seen once in
- * half an hour of chaos, as a node that nobody would ever have deleted. So we
- * look again, every second, for as long as old packets may live.
- */
-typedef struct Suspect
-{
-	char		name[ZKL_NAME_MAX + 1]; /* of the lock; "" = unused */
-	char		uuid[ZKL_UUID_SIZE];
-	uint32		serial;			/* which use of this place it is */
-	ZklTime		until;
-} Suspect;
-
-#define MAX_SUSPECTS	256
 
 /* A lock entry as the worker sees it. */
 typedef struct Slot
@@ -137,6 +125,8 @@ typedef struct Slot
 	bool		alone;			/* not in a batch: one that it was in failed */
 	bool		rechecking;		/* counted in worker.nrecheck */
 	bool		granted;		/* published as HELD */
+	bool		made_dirs;		/* or may have */
+	bool		had_node;
 	uint32		serial;			/* replies with another one are stale */
 	int			parent_rc;		/* first refusal while making parents */
 	bool		revoked;		/* somebody wants the lock, see read_own_data() */
@@ -168,9 +158,23 @@ typedef struct Link
 static struct
 {
 	ZklClient  *client;			/* NULL: resolving, or waiting to try again */
-	char	   *addresses;		/* that it was given */
-	ZklResolution *resolution;
+	char	   *addresses;		/* the newest, NULL = none yet */
+	char	   *client_addresses;	/* that the client was given */
+	bool		has_connected;	/* the client has: it may remember a zxid */
+	ZklTime		opened_at;
 	ZklTime		retry_at;
+	ZklResolution *resolution;
+	ZklTime		next_lookup;
+	ZklTime		last_lookup;
+	bool		slow_lookup;	/* and that is said */
+	char		chroot[ZKL_CHROOT_SIZE];	/* in use; the setting's, or the one
+											 * before while its session lives */
+
+	/* the ZooKeeper session is to be ended as soon as no commit that has passed its
+	 * check stands in the way; "" = it is not */
+	char		parting[128];
+	ZklTime		parting_since;
+	bool		parting_logged;
 
 	int64		session;		/* of ours, 0 = none */
 	bool		clearing;		/* the session is of before a crash: close it */
@@ -179,7 +183,16 @@ static struct
 	bool		member_known;	/* our member node exists */
 	ZklTime		disconnected_at;
 	ZklTime		handshake_bound;	/* at or before the handshake was sent */
+	uint64		looked[LOOK_MAX];	/* sockets open at the last look */
+	int			nlooked;
+	ZklTime		last_look;
 	ZklTime		acked_sent;		/* newest stamp of a request with a reply */
+	ZklTime		answered_at;	/* when the latest reply came, or the start */
+	ZklTime		written_at;		/* when the latest reply to a write of our own did */
+	ZklTime		handshake_at;	/* when the latest one passed */
+	int			handshakes;		/* so many since that write */
+	bool		fresh_logged;	/* a handle was replaced since the last answer */
+	int64		zxid;			/* of the session's latest write; 0 = none */
 
 	ZklLease	lease;
 	bool		lapse_logged;
@@ -196,7 +209,8 @@ static struct
 	uint64		requests;
 
 	ZklTime		next_tick;
-	ZklTime		next_rewatch;
+	ZklTime		next_log_period;
+	uint32		ticks;
 	int			log_budget;
 	int			log_suppressed;
 	int			losses_logged;
@@ -215,9 +229,10 @@ static struct
 	int64		node_bytes;
 	int64		watch_bytes;
 
-	Suspect		suspects[MAX_SUSPECTS];
-	int			next_suspect;
-	ZklTime		suspects_until; /* of the last one */
+	int			next_suspect;	/* where the next one is put */
+	int			suspect_cursor; /* where the next look begins */
+	int			nsuspects;
+	int			suspects_dropped;
 
 	/* what is under way for the desks of inquiry.h */
 	struct
@@ -236,7 +251,9 @@ static struct
 
 static volatile sig_atomic_t got_sigterm = false;
 
-static void end_zookeeper_session(const char *why);
+static void end_zookeeper_session(const char *why, bool close);
+static void look_at_entry(int index);
+static void begin_parting(const char *why);
 
 static void
 on_sigterm(SIGNAL_ARGS)
@@ -269,10 +286,43 @@ zkl_worker_register(void)
  * ------------------------------------------------------------------------
  */
 
+/* An owner that has left meanwhile leaves a place that is empty, or somebody else's,
+ * who looks around and finds nothing. */
 static void
 wake_owner(ZklEntry *entry)
 {
 	SetLatch(&GetPGProcByNumber(entry->procno)->procLatch);
+}
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open	434
+#endif
+#ifndef SYS_pidfd_send_signal
+#define SYS_pidfd_send_signal	424
+#endif
+
+/*
+ * Send the owner his signal. By the time that it is sent, the process may have ended
+ * and its number be somebody else's, whom an unexpected real-time signal would kill. So
+ * the process is taken hold of first, and then it is looked whether it is (still) the
+ * owner; what we hold does not become somebody else. Where the kernel cannot do that
+ * (before 5.3) the latch has to do: the owner's own timer notices a moment later.
+ */
+static void
+push_owner(ZklEntry *entry)
+{
+	int			pid = entry->pid;
+	uint32		serial = entry->serial;
+	int			fd = (int) syscall(SYS_pidfd_open, pid, 0);
+
+	if (fd >= 0)
+	{
+		if (GetPGProcByNumber(entry->procno)->pid == pid && entry->serial == serial &&
+			(pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LET_GO) == 0)
+			(void) syscall(SYS_pidfd_send_signal, fd, entry->push_signal, NULL, 0);
+		close(fd);
+	}
+	wake_owner(entry);
 }
 
 /* Locks that somebody still relies on. */
@@ -288,6 +338,13 @@ count_held(void)
 	return held;
 }
 
+/* The shortest lease that lasts to the next one. */
+static ZklTime
+useful_lease(void)
+{
+	return zkl_lease_period(worker.lease.timeout, worker.lease.tick) * 3 / 2;
+}
+
 /*
  * Publish the deadline. One that had passed and moves again is a lapse that
  * everybody must be able to see afterwards.
@@ -300,6 +357,10 @@ publish_lease(ZklTime now)
 	uint32		epoch = zkl_word_epoch(word);
 	bool		lapsed = published != 0 && now >= published;
 
+	/* what would be over before the next heartbeat's answer is not worth a new epoch:
+	 * it would lapse again, and again */
+	if (lapsed && worker.lease.deadline < now + useful_lease())
+		return;
 	if (lapsed && worker.lease.deadline > now)
 	{
 		epoch = (epoch & ~ZKL_LEASE_LAPSE_MASK) | ((epoch + 1) & ZKL_LEASE_LAPSE_MASK);
@@ -441,9 +502,9 @@ set_recheck(Slot *slot, bool recheck)
 }
 
 /*
- * The lock is lost; "how" is a bit of its fate that says more, or 0. Whoever is
- * between PRE_COMMIT and the end of his commit, or has let go, is out of reach;
- * everybody else is told, and told at once.
+ * The lock is lost; "how" is a bit of its fate that says more, or 0. Whoever has let
+ * go need not know; everybody else is told, and told at once. One who is between
+ * PRE_COMMIT and the end of his commit decides himself what of that can be cancelled.
  */
 static void
 publish_loss(int index, uint32 how)
@@ -473,9 +534,7 @@ publish_loss(int index, uint32 how)
 						   how == ZKL_FATE_VANISHED ? "Its node was deleted." :
 						   "The ZooKeeper session ended.",
 						   Max((long) (left / 1000), 0L))));
-	if ((old & ZKL_FATE_COMMITTING) == 0 &&
-		GetPGProcByNumber(entry->procno)->pid == entry->pid)
-		kill(entry->pid, entry->push_signal);
+	push_owner(entry);
 }
 
 /*
@@ -530,16 +589,43 @@ read_own_data(int index, const char *data, int len)
 static void
 add_suspect(const char *name, const char *uuid)
 {
-	Suspect    *suspect = &worker.suspects[worker.next_suspect];
+	ZklSuspect *suspects = zkl_suspects();
+	int			n = zkl_suspects_count();
+	ZklSuspect *suspect;
 
-	worker.next_suspect = (worker.next_suspect + 1) % MAX_SUSPECTS;
-	strlcpy(suspect->name, name, sizeof(suspect->name));
-	strlcpy(suspect->uuid, uuid, sizeof(suspect->uuid));
+	for (int tried = 0; tried < n && suspects[worker.next_suspect].name[0] != '\0'; tried++)
+		worker.next_suspect = (worker.next_suspect + 1) % n;
+	suspect = &suspects[worker.next_suspect];
+	worker.next_suspect = (worker.next_suspect + 1) % n;
+	if (suspect->name[0] != '\0')
+		worker.suspects_dropped++;
+	else
+		worker.nsuspects++;
 	suspect->serial++;
-	suspect->until = worker.suspects_until = zkl_now() + SUSPECT_PERIOD;
-	ereport(DEBUG1,
-			(errmsg_internal("zklock: looking out for a late node of request %s, lock \"%s\"",
-							 uuid, name)));
+	suspect->until = zkl_now() + SUSPECT_PERIOD;
+	strlcpy(suspect->uuid, uuid, sizeof(suspect->uuid));
+	strlcpy(suspect->name, name, sizeof(suspect->name));
+	if (uuid[0] != '\0')
+		ereport(DEBUG1,
+				(errmsg_internal("zklock: looking out for a late node of request %s, lock \"%s\"",
+								 uuid, name)));
+}
+
+static void
+drop_suspect(ZklSuspect *suspect)
+{
+	suspect->name[0] = '\0';
+	suspect->serial++;
+	worker.nsuspects--;
+}
+
+/* No late create of a ZooKeeper session that is over can come; directories stay. */
+static void
+forget_late_creates(void)
+{
+	for (int i = 0; i < zkl_suspects_count(); i++)
+		if (zkl_suspects()[i].name[0] != '\0' && zkl_suspects()[i].uuid[0] != '\0')
+			drop_suspect(&zkl_suspects()[i]);
 }
 
 static void
@@ -557,6 +643,9 @@ deactivate(int index)
 
 	release_budget(slot);
 	set_recheck(slot, false);
+	if (slot->made_dirs && !slot->had_node)
+		add_suspect(zkl_shared->entries[index].name, "");
+	slot->made_dirs = slot->had_node = false;
 	worker.nactive -= slot->active;
 	slot->active = slot->granted = slot->revoked = slot->surrender = slot->waited = false;
 	slot->asking = slot->alone = false;
@@ -599,6 +688,7 @@ publish(int index)
 	{
 		memcpy(entry->node, queue->node, sizeof(entry->node));
 		set_link(index, ROLE_OWN, node_hash(index, queue->node));
+		slot->had_node |= queue->node[0] != '\0';
 	}
 	pg_atomic_write_u32(&entry->ahead, queue->ahead);
 	slot->waited |= queue->must_wait;
@@ -771,7 +861,8 @@ look_at_entry(int index)
 			zkl_entry_free(index);
 		return;
 	}
-	if (phase == ZKL_PHASE_WANTED && !slot->active)
+	/* while the ZooKeeper session is being ended, requests wait for the next one */
+	if (phase == ZKL_PHASE_WANTED && !slot->active && worker.parting[0] == '\0')
 		begin_request(index);
 	if ((fate & (ZKL_FATE_ASKED | ZKL_FATE_ANSWERED)) == ZKL_FATE_ASKED)
 		mark(index);
@@ -811,6 +902,8 @@ adopt_entries(void)
 			uint32		fate = pg_atomic_read_u32(&entry->fate);
 
 			activate(i);
+			slot->had_node = entry->node[0] != '\0';
+			slot->made_dirs = true;
 			/* being taken away, but a commit that has passed its check goes on */
 			slot->surrender = held && (fate & ZKL_FATE_LOST) &&
 				(fate & (ZKL_FATE_COMMITTING | ZKL_FATE_LET_GO)) == ZKL_FATE_COMMITTING;
@@ -1003,6 +1096,7 @@ send_op(int index, uint32 op_bit, ZklTime now)
 	{
 		case ZKL_OP_MKDIRS:
 			slot->parent_rc = ZKL_RC_OK;
+			slot->made_dirs = true;
 			return send_mkdirs(directory, ZKL_OP_MKDIRS, PURPOSE_PARENT, index, now);
 
 		case ZKL_OP_CREATE:
@@ -1059,23 +1153,62 @@ send_who(int index, ZklTime now)
 	(void) account(zkl_send_list(op, directory, false), now);
 }
 
-/* Look for creates that came late. */
+/* Remove a lock's directory and its parents, as far as nothing is in them. */
+static void
+send_sweep(int i, ZklTime now)
+{
+	ZklSuspect *suspect = &zkl_suspects()[i];
+	char		path[ZKL_PATH_SIZE];
+	size_t		root_len = strlen(zkl_root);
+
+	zkl_dir_path(path, zkl_root, suspect->name);
+	while (strlen(path) > root_len + 1)
+	{
+		ZklOp	   *op = new_op(PURPOSE_NOTHING, -1, now);
+		char	   *slash = strrchr(path, '/');
+
+		if ((size_t) (slash - path) <= root_len)
+		{
+			/* the last of them: its reply says that all have been executed */
+			op->purpose = PURPOSE_SWEEP;
+			op->serial = suspect->serial;
+			op->place = i;
+		}
+		(void) account(zkl_send_delete(op, path), now);
+		*slash = '\0';
+	}
+}
+
+/* Look for creates that came late, and at directories that may never have had a node. */
 static void
 send_suspects(ZklTime now)
 {
+	int			n = zkl_suspects_count();
+	int			sent = 0;
+
 	if (!worker.connected || !worker.member_known)
 		return;
-	for (int i = 0; i < MAX_SUSPECTS; i++)
+	for (int tried = 0; tried < n && worker.nsuspects > 0; tried++)
 	{
-		Suspect    *suspect = &worker.suspects[i];
+		int			i = worker.suspect_cursor;
+		ZklSuspect *suspect = &zkl_suspects()[i];
 		char		directory[ZKL_PATH_SIZE];
 		ZklOp	   *op;
 
-		if (suspect->name[0] == '\0' || worker.in_flight >= MAX_IN_FLIGHT)
+		if (sent >= SUSPECTS_PER_TICK || worker.in_flight >= MAX_IN_FLIGHT)
+			return;
+		worker.suspect_cursor = (i + 1) % n;
+		if (suspect->name[0] == '\0')
 			continue;
+		sent++;
+		if (suspect->uuid[0] == '\0')
+		{
+			send_sweep(i, now);
+			continue;
+		}
 		if (now > suspect->until)
 		{
-			suspect->name[0] = '\0';
+			drop_suspect(suspect);
 			continue;
 		}
 		zkl_dir_path(directory, zkl_root, suspect->name);
@@ -1271,16 +1404,16 @@ remember_session(int64 session)
 	zkl_client_password(worker.client, zkl_survivor->password);
 	zkl_survivor->timeout = worker.lease.timeout;
 	zkl_survivor->incarnation = zkl_shared->incarnation;
+	zkl_survivor->member_version = -1;
+	strlcpy(zkl_survivor->chroot, worker.chroot, sizeof(zkl_survivor->chroot));
 	pg_write_barrier();
 	zkl_survivor->session = session;
 }
 
+/* The client is no more, and what was asked of it. */
 static void
-close_client(void)
+forget_client(void)
 {
-	if (worker.client == NULL)
-		return;
-	zkl_client_close(worker.client);
 	worker.client = NULL;
 	worker.connected = false;
 	worker.in_flight = worker.ncreate_batches = 0;
@@ -1288,12 +1421,70 @@ close_client(void)
 		worker.desks[i].begun = false;
 }
 
+/* End the ZooKeeper session, if connected, without waiting for that. */
+static void
+close_client(void)
+{
+	if (worker.client == NULL)
+		return;
+	zkl_client_close_later(worker.client);
+	forget_client();
+}
+
+static void handle(ZklOp *op);
+
 /*
- * The ZooKeeper session is over: first the deadline, so that nobody believes
- * any more, then each lock, then start anew.
+ * Give the library's handle up, and not the ZooKeeper session. What it had not answered
+ * is lost, as by a break of the connection.
  */
 static void
-end_zookeeper_session(const char *why)
+lose_client(void)
+{
+	ZklClient  *client = worker.client;
+	ZklOp	   *op;
+
+	if (client == NULL)
+		return;
+	if (!zkl_client_drop(client))
+	{
+		ereport(LOG,
+				(errmsg("zklock: the ZooKeeper client library does not let go of its connection, restarting the worker")));
+		proc_exit(1);
+	}
+	while ((op = zkl_client_next(client)) != NULL)
+	{
+		/* what it has to say of the session the next one will say again */
+		if (op->kind != ZKL_KIND_SESSION)
+			handle(op);
+		zkl_op_free(op);
+	}
+	zkl_client_free(client);
+	forget_client();
+}
+
+/* T, or what will be asked for. */
+static ZklTime
+patience(void)
+{
+	return worker.lease.timeout != 0 ? worker.lease.timeout : ZKL_MS(zkl_session_timeout);
+}
+
+/* "" when there is none. */
+static const char *
+chroot_of(const char *hosts)
+{
+	const char *slash = strchr(hosts, '/');
+
+	return slash != NULL ? slash : "";
+}
+
+/*
+ * The ZooKeeper session is over: first the deadline, so that nobody believes
+ * any more, then each lock, then start anew. "close": it is we who end it. If that
+ * cannot be said now, the next connection does.
+ */
+static void
+end_zookeeper_session(const char *why, bool close)
 {
 	uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
 	uint32		generation = (zkl_word_generation(word) + 1) & 0xFFF;
@@ -1301,13 +1492,16 @@ end_zookeeper_session(const char *why)
 
 	pg_atomic_write_u64(&zkl_shared->lease, (uint64) generation << 12);
 	zkl_lease_end(&worker.lease);
-	remember_session(0);
+	if (close && !worker.connected)
+		zkl_survivor->incarnation = 0;
+	else
+		remember_session(0);
 	worker.session = 0;
 	pg_atomic_fetch_add_u64(&zkl_shared->health.expiries, 1);
-	/* no late create can belong to the next one */
-	for (int i = 0; i < MAX_SUSPECTS; i++)
-		worker.suspects[i].name[0] = '\0';
+	forget_late_creates();
+	memset(worker.known_dirs, 0, sizeof(worker.known_dirs));
 	worker.member_known = false;
+	worker.zxid = 0;
 	worker.lapse_logged = false;
 	worker.held_back_sent = 0;
 
@@ -1327,9 +1521,118 @@ end_zookeeper_session(const char *why)
 		zkl_queue_session_gone(&slot->queue);
 		publish(i);
 	}
-	close_client();
+	if (close)
+		close_client();
+	else
+		lose_client();
+	strlcpy(worker.chroot, chroot_of(zkl_hosts), sizeof(worker.chroot));
+	if (worker.parting[0] != '\0')
+	{
+		worker.parting[0] = '\0';
+		/* what was asked for meanwhile */
+		for (int i = 0; i < zkl_shared->nentries; i++)
+			look_at_entry(i);
+	}
 	zkl_trouble_write(why);
 	worker.retry_at = zkl_now();
+}
+
+/*
+ * Take the ZooKeeper session for one that has to go, for a reason of ours. What is held
+ * is lost from now on, so nothing passes its check any more; what has passed it is
+ * waited for. What waits goes back to its beginning, and begins with the next session.
+ */
+static void
+begin_parting(const char *why)
+{
+	if (worker.parting[0] != '\0')
+		return;
+	strlcpy(worker.parting, why, sizeof(worker.parting));
+	worker.parting_since = zkl_now();
+	worker.parting_logged = false;
+	for (int i = 0; i < zkl_shared->nentries; i++)
+		if (worker.slots[i].active && worker.slots[i].granted)
+			publish_loss(i, 0);
+	for (int i = 0; i < zkl_shared->nentries; i++)
+	{
+		Slot	   *slot = &worker.slots[i];
+
+		if (!slot->active || slot->granted ||
+			(slot->queue.state == ZKL_QUEUE_DELETING && !slot->queue.requeue))
+			continue;
+		slot->serial++;
+		slot->asking = false;
+		zkl_queue_session_gone(&slot->queue);
+		publish(i);
+	}
+}
+
+/* Is somebody between the check of his commit and its end? */
+static bool
+somebody_commits(void)
+{
+	for (int i = 0; i < zkl_shared->nentries; i++)
+	{
+		uint32		fate = pg_atomic_read_u32(&zkl_shared->entries[i].fate);
+
+		if (pg_atomic_read_u32(&zkl_shared->entries[i].phase) == ZKL_PHASE_HELD &&
+			(fate & (ZKL_FATE_COMMITTING | ZKL_FATE_LET_GO)) == ZKL_FATE_COMMITTING)
+			return true;
+	}
+	return false;
+}
+
+static void
+advance_parting(ZklTime now)
+{
+	char		why[sizeof(worker.parting)];
+
+	if (worker.parting[0] == '\0')
+		return;
+	if (somebody_commits())
+	{
+		if (!worker.parting_logged && now - worker.parting_since >= patience())
+		{
+			worker.parting_logged = true;
+			ereport(LOG,
+					(errmsg("zklock: ZooKeeper session 0x%" PRIx64 " is not ended yet, since a transaction under one of its locks is being committed",
+							worker.session),
+					 errdetail("%s", worker.parting)));
+		}
+		return;
+	}
+	strlcpy(why, worker.parting, sizeof(why));
+	end_zookeeper_session(why, true);
+}
+
+/*
+ * Look whether the handshake of the next connection can have been sent: not as long as
+ * there is no connection to send it over, or only one that was there before and broke.
+ * A connection that is new was not there at the look before, so neither was its
+ * handshake.
+ */
+static void
+look_at_sockets(ZklTime now)
+{
+	uint64		open[LOOK_MAX];
+	int			n = zkl_client_open_sockets(worker.client, open, LOOK_MAX);
+	bool		fresh = false;
+
+	if (n == LOOK_MAX)
+		return;					/* cannot tell: the bound stays where it was */
+	for (int i = 0; i < n && !fresh; i++)
+	{
+		fresh = true;
+		for (int j = 0; j < worker.nlooked && fresh; j++)
+			fresh = open[i] != worker.looked[j];
+	}
+	if (n == 0)
+		worker.handshake_bound = now;
+	else if (fresh)
+		worker.handshake_bound = worker.last_look;
+	memcpy(worker.looked, open, n * sizeof(open[0]));
+	worker.nlooked = n;
+	worker.last_look = now;
 }
 
 static void
@@ -1342,7 +1645,7 @@ on_connected(ZklTime now)
 	{
 		/* ours of before a crash: its locks belong to nobody any more */
 		ereport(LOG,
-				(errmsg("zklock: closing ZooKeeper session 0x%" PRIx64 " of before the crash",
+				(errmsg("zklock: closing ZooKeeper session 0x%" PRIx64 ", whose locks are nobody's any more",
 						session)));
 		close_client();
 		remember_session(0);
@@ -1354,20 +1657,25 @@ on_connected(ZklTime now)
 	/* a server that silently replaces a session must not keep our locks */
 	if (worker.session != 0 && session != worker.session)
 	{
-		end_zookeeper_session("The server answered with another ZooKeeper session.");
+		close_client();
+		end_zookeeper_session("The server answered with another ZooKeeper session.", false);
 		return;
 	}
 
+	look_at_sockets(now);
 	worker.connection++;
-	worker.connected = true;
+	worker.connected = worker.has_connected = true;
+	worker.handshake_at = now;
+	worker.handshakes++;
 	pg_atomic_fetch_add_u64(&zkl_shared->health.connects, 1);
-	pg_atomic_write_u64(&zkl_shared->health.peer, zkl_client_peer());
+	pg_atomic_write_u64(&zkl_shared->health.peer, zkl_client_peer(worker.client));
 	worker.silent_since = now;
 	worker.held_back_sent = 0;
 
 	if (worker.session == 0)
 	{
 		worker.session = session;
+		worker.answered_at = worker.written_at = now;
 		zkl_lease_start(&worker.lease, timeout, ZKL_MS(zkl_server_tick_time));
 		zkl_lease_sent(&worker.lease, worker.handshake_bound);
 		remember_session(session);
@@ -1393,7 +1701,8 @@ on_connected(ZklTime now)
 
 	for (int i = 0; i < zkl_shared->nentries; i++)
 	{
-		if (!worker.slots[i].active)
+		if (!worker.slots[i].active ||
+			(worker.parting[0] != '\0' && worker.slots[i].queue.state == ZKL_QUEUE_NEW))
 			continue;
 		zkl_queue_connected(&worker.slots[i].queue, worker.connection, worker.session);
 		publish(i);
@@ -1414,7 +1723,10 @@ on_disconnected(ZklTime now)
 		worker.desks[i].begun = false;
 	worker.disconnected_at = now;
 	worker.last_kick = now;
-	worker.handshake_bound = worker.acked_sent;
+	/* what it was connected by was there when the latest look was taken, if not before */
+	worker.last_look = Max(worker.last_look, worker.acked_sent);
+	worker.handshake_bound = worker.last_look;
+	worker.next_lookup = Max(now, worker.last_lookup + RETRY_PERIOD);
 	for (int i = 0; i < zkl_shared->nentries; i++)
 		if (worker.slots[i].active)
 			zkl_queue_disconnected(&worker.slots[i].queue);
@@ -1434,16 +1746,16 @@ on_session_event(ZklSessionEvent event, ZklTime now)
 		case ZKL_EVENT_EXPIRED:
 			if (worker.clearing)
 			{
-				close_client();
+				lose_client();
 				remember_session(0);
 				worker.clearing = false;
 				worker.retry_at = now;
 			}
 			else
-				end_zookeeper_session("ZooKeeper has expired it.");
+				end_zookeeper_session("ZooKeeper has expired it.", false);
 			break;
 		case ZKL_EVENT_AUTH_FAILED:
-			end_zookeeper_session("ZooKeeper does not accept the credentials in zklock.credentials_file.");
+			end_zookeeper_session("ZooKeeper does not accept the credentials in zklock.credentials_file.", false);
 			worker.retry_at = now + RETRY_PERIOD;
 			break;
 	}
@@ -1490,20 +1802,19 @@ read_credentials(char line[256])
 }
 
 static void
-open_client(const char *addresses, ZklTime now)
+open_client(ZklTime now)
 {
 	char		credentials[256];
+	char	   *hosts;
 
 	worker.retry_at = now + RETRY_PERIOD;
 	if (!read_credentials(credentials))
 		return;
 	worker.clearing = zkl_survivor->session != 0 &&
 		zkl_survivor->incarnation != zkl_shared->incarnation;
-	worker.client = zkl_client_open(addresses, zkl_session_timeout, zkl_survivor->session,
+	hosts = psprintf("%s%s", worker.addresses, worker.chroot);
+	worker.client = zkl_client_open(hosts, zkl_session_timeout, zkl_survivor->session,
 									zkl_survivor->password);
-	worker.handshake_bound = now;
-	worker.disconnected_at = now;
-	worker.last_kick = now;
 	if (worker.client == NULL)
 	{
 		zkl_trouble_write("the ZooKeeper client library could not be started");
@@ -1513,80 +1824,130 @@ open_client(const char *addresses, ZklTime now)
 	else if (credentials[0] != '\0')
 		(void) account(zkl_client_add_digest(worker.client, credentials), now);
 	explicit_bzero(credentials, sizeof(credentials));
+	pfree(hosts);
+	worker.handshake_bound = worker.last_look = now;
+	worker.nlooked = 0;
+	worker.opened_at = now;
+	worker.disconnected_at = now;
+	worker.last_kick = now;
+	worker.has_connected = false;
+	if (worker.client_addresses != NULL)
+		pfree(worker.client_addresses);
+	worker.client_addresses = MemoryContextStrdup(TopMemoryContext, worker.addresses);
+}
+
+/* Another handle of the library for the same ZooKeeper session. */
+static void
+replace_client(ZklTime now)
+{
+	on_disconnected(now);
+	lose_client();
+	open_client(now);
 }
 
 /*
- * What the resolution that is under way has found, or an attempt to start one.
- * Returns true when there is an answer.
+ * Look the names in zklock.hosts up, again and again: what they stand for may change
+ * while we are connected to one of the last that are as before, and then it is too late
+ * to learn of the others.
  */
-static bool
-resolve_hosts(ZklTime now, const char **addresses, const char **error)
+static void
+look_up_hosts(ZklTime now)
 {
+	const char *addresses;
+	const char *error;
+	ZklTime		again = worker.connected ?
+		Min(Max(patience() / 4, ZKL_MS(2000)), ZKL_MS(15000)) :
+		Min(Max(patience() / 10, RETRY_PERIOD), ZKL_MS(5000));
+
 	if (worker.resolution == NULL)
 	{
-		if (now < worker.retry_at)
-			return false;
+		if (now < worker.next_lookup ||
+			(worker.addresses != NULL && zkl_hosts_are_numeric(zkl_hosts)))
+			return;
 		worker.resolution = zkl_resolve_start(zkl_hosts);
-		worker.retry_at = now + RETRY_PERIOD;
+		worker.last_lookup = now;
+		worker.next_lookup = now + RETRY_PERIOD;
+		worker.slow_lookup = false;
 		if (worker.resolution == NULL)
-			return false;
+			return;
 	}
-	if (zkl_resolve_done(worker.resolution, addresses, error))
-		return true;
-	/* under way for a while; a client has other troubles than this */
-	if (worker.client == NULL && now >= worker.retry_at)
-		zkl_trouble_write("could not resolve the names in zklock.hosts: no answer from the name servers yet");
-	return false;
+	if (!zkl_resolve_done(worker.resolution, &addresses, &error))
+	{
+		/* under way for a while; a client has other troubles than this */
+		if (worker.client == NULL && !worker.slow_lookup &&
+			now - worker.last_lookup >= RETRY_PERIOD)
+		{
+			worker.slow_lookup = true;
+			zkl_trouble_write("could not resolve the names in zklock.hosts: no answer from the name servers yet");
+		}
+		return;
+	}
+	worker.next_lookup = now + (worker.addresses == NULL ? RETRY_PERIOD : again);
+	if (addresses == NULL)
+	{
+		if (worker.client == NULL)
+			zkl_trouble_write(error);
+		ereport(DEBUG1, (errmsg_internal("zklock: %s", error)));
+	}
+	else if (worker.addresses == NULL || strcmp(addresses, worker.addresses) != 0)
+	{
+		if (worker.addresses != NULL)
+		{
+			ereport(LOG,
+					(errmsg("zklock: the addresses of zklock.hosts changed"),
+					 errdetail("They were %s and are %s.", worker.addresses, addresses)));
+			pfree(worker.addresses);
+		}
+		worker.addresses = MemoryContextStrdup(TopMemoryContext, addresses);
+	}
+	zkl_resolve_free(worker.resolution);
+	worker.resolution = NULL;
 }
 
 /*
- * Get from no client to one that connects. One that cannot connect for long may
- * have the addresses of servers that moved: those are replaced by going through
- * a restart, which keeps the ZooKeeper session.
+ * Get from no client to one that connects, and from one that never will to another.
+ *
+ * A handle of the library can be in a state that it does not come out of: it remembers
+ * the highest zxid that it has seen, and servers that lost their data refuse it for
+ * ever; it sets all its watches in one packet, which a server may refuse as too large.
+ * So when T has passed without an answer, a fresh handle takes its place, which offers
+ * the same ZooKeeper session: what the ensemble kept, we keep. One that has never been
+ * connected remembers nothing, and is replaced rarely.
+ *
+ * If handshakes pass and nothing else does, they keep the ZooKeeper session alive and
+ * its locks from everybody; so it is given up then.
  */
 static void
 advance_connection(ZklTime now)
 {
-	const char *addresses;
-	const char *error;
+	ZklTime		silent = now - Max(worker.answered_at, worker.opened_at);
 
-	if (worker.client != NULL)
+	look_up_hosts(now);
+	if (worker.client == NULL)
 	{
-		if (worker.connected)
-			return;
-		/* the handshake of the next connection has not been sent yet */
-		if (!zkl_client_may_have_shaken_hands(worker.client))
-			worker.handshake_bound = now;
-		if (now - worker.disconnected_at < RESOLVE_AGAIN_AFTER)
-			return;
-	}
-	if (!resolve_hosts(now, &addresses, &error))
+		if (worker.addresses != NULL && now >= worker.retry_at)
+			open_client(now);
 		return;
-	if (worker.client != NULL)
+	}
+	if (!worker.connected)
+		look_at_sockets(now);
+
+	if (worker.session != 0 && worker.handshakes >= 2 &&
+		now - worker.written_at >= 2 * patience() && now - worker.handshake_at < patience())
+		begin_parting("ZooKeeper lets us connect, but has not acknowledged a write for twice the session timeout.");
+	else if (silent >= (worker.has_connected ? 1 : 6) * patience())
 	{
-		worker.retry_at = now + RESOLVE_AGAIN_AFTER;
-		if (addresses != NULL && strcmp(addresses, worker.addresses) != 0)
-		{
+		if (!worker.fresh_logged)
 			ereport(LOG,
-					(errmsg("zklock: the addresses of zklock.hosts changed, restarting the worker with the same ZooKeeper session")));
-			proc_exit(1);
-		}
+					(errmsg("zklock: no answer from ZooKeeper for %ld ms, beginning with a fresh handle of the client library",
+							(long) ((now - worker.answered_at) / 1000)),
+					 worker.session != 0 ?
+					 errdetail("It offers ZooKeeper session 0x%" PRIx64 " again.", worker.session) : 0));
+		worker.fresh_logged = true;
+		replace_client(now);
 	}
-	else if (addresses != NULL)
-	{
-		if (worker.addresses != NULL)
-			pfree(worker.addresses);
-		worker.addresses = MemoryContextStrdup(TopMemoryContext, addresses);
-		open_client(addresses, now);
-	}
-	else
-	{
-		zkl_trouble_write(error);
-		ereport(DEBUG1, (errmsg_internal("zklock: %s", error)));
-		worker.retry_at = now + RETRY_PERIOD;
-	}
-	zkl_resolve_free(worker.resolution);
-	worker.resolution = NULL;
+	else if (!worker.connected && strcmp(worker.client_addresses, worker.addresses) != 0)
+		replace_client(now);
 }
 
 /*
@@ -1597,21 +1958,42 @@ advance_connection(ZklTime now)
 static void
 watch_for_black_hole(ZklTime now)
 {
-	ZklTime		timeout = worker.lease.timeout != 0 ? worker.lease.timeout :
-		ZKL_MS(zkl_session_timeout);
-	ZklTime		patience = zkl_lease_stall(timeout);
+	ZklTime		limit = zkl_lease_stall(patience());
 	ZklTime		since = worker.connected ? worker.silent_since : worker.disconnected_at;
 
 	if (worker.client == NULL || (worker.connected && worker.in_flight == 0))
 		return;
-	if (now - since < patience || now - worker.last_kick < patience)
+	if (now - since < limit || now - worker.last_kick < limit)
 		return;
 	worker.last_kick = now;
+	look_at_sockets(now);
 	if (worker.connected)
 		ereport(LOG,
 				(errmsg("zklock: no answer from ZooKeeper for %ld ms, trying the next server",
 						(long) ((now - since) / 1000))));
-	zkl_client_kick();
+	zkl_client_kick(worker.client);
+}
+
+/*
+ * We were held up ourselves, and nothing was sent for so long that what heartbeats
+ * prove is too little to be of use, until that gap is T in the past. A handshake
+ * touches the ZooKeeper session as well, and gaps are counted from it.
+ */
+static void
+close_gap(ZklTime now)
+{
+	ZklTime		gap = zkl_lease_gap(&worker.lease, now);
+
+	if (!worker.connected || worker.lease.timeout == 0 || gap <= zkl_lease_stall(patience()) ||
+		worker.lease.timeout - zkl_lease_margin(&worker.lease, now) >= useful_lease() ||
+		now - worker.last_kick < zkl_lease_stall(patience()))
+		return;
+	worker.last_kick = now;
+	look_at_sockets(now);
+	ereport(LOG,
+			(errmsg("zklock: no heartbeat was sent for %ld ms, connecting again for a full lease",
+					(long) (gap / 1000))));
+	zkl_client_kick(worker.client);
 }
 
 /* ------------------------------------------------------------------------
@@ -1619,11 +2001,21 @@ watch_for_black_hole(ZklTime now)
  * ------------------------------------------------------------------------
  */
 
-/* How far the ensemble has counted, for fence.c. */
+/*
+ * How far the ensemble has counted, for fence.c. One that counts from a lower number is
+ * not the one that it was, or has lost its data.
+ */
 static void
 publish_zxid(int64 zxid, ZklTime sent)
 {
-	if ((int64) pg_atomic_read_u64(&zkl_shared->zxid) < zxid)
+	int64		known = (int64) pg_atomic_read_u64(&zkl_shared->zxid);
+
+	if (zxid < known)
+		ereport(LOG,
+				(errmsg("zklock: ZooKeeper counts from a lower number than before"),
+				 errdetail("It had come to " INT64_FORMAT " and is at " INT64_FORMAT ".", known, zxid),
+				 errhint("If the ensemble was rebuilt, fencing tokens are lower than the marks in zk_fence: see \"Rebuilding the ensemble\" in the manual.")));
+	if (zxid != known)
 		pg_atomic_write_u64(&zkl_shared->zxid, zxid);
 	pg_write_barrier();
 	pg_atomic_write_u64(&zkl_shared->zxid_sent, sent);
@@ -1644,9 +2036,38 @@ note_heartbeat(ZklOp *op, ZklTime now)
 		pg_atomic_fetch_add_u64(&health->heartbeat_failures, 1);
 }
 
+/*
+ * Our writes to the member node count up, its version and the ensemble's zxid. If one
+ * has gone back, the ensemble was restored from a backup that has our ZooKeeper session
+ * in it, and with it the nodes of locks that were given back since: they would be
+ * there as long as we are.
+ */
+static bool
+has_gone_back(ZklOp *op)
+{
+	int64		version = op->purpose == PURPOSE_HEARTBEAT ? op->version : 0;
+	bool		back = op->mzxid < worker.zxid ||
+		(op->purpose == PURPOSE_HEARTBEAT && version <= zkl_survivor->member_version);
+
+	worker.zxid = op->mzxid;
+	zkl_survivor->member_version = version;
+	return back;
+}
+
 static void
 on_member_reply(ZklOp *op, ZklTime now)
 {
+	if (op->rc != ZKL_RC_CONNECTIONLOSS && op->rc != ZKL_RC_OPERATIONTIMEOUT)
+	{
+		worker.written_at = now;
+		worker.handshakes = 0;
+	}
+	if ((op->purpose == PURPOSE_HEARTBEAT || op->purpose == PURPOSE_MEMBER) &&
+		op->rc == ZKL_RC_OK && worker.session != 0 && has_gone_back(op))
+	{
+		begin_parting("The ensemble has lost what it had acknowledged: it was restored from a backup.");
+		return;
+	}
 	if (op->purpose == PURPOSE_HEARTBEAT ||
 		(op->purpose == PURPOSE_MEMBER && op->rc == ZKL_RC_OK))
 		note_heartbeat(op, now);
@@ -1694,7 +2115,7 @@ on_member_reply(ZklOp *op, ZklTime now)
 static void
 on_suspect_reply(ZklOp *op, ZklTime now)
 {
-	Suspect    *suspect = &worker.suspects[op->place];
+	ZklSuspect *suspect = &zkl_suspects()[op->place];
 	char		path[ZKL_PATH_SIZE];
 
 	if (op->serial != suspect->serial || op->rc != ZKL_RC_OK || !op->listing.own_found ||
@@ -1705,6 +2126,16 @@ on_suspect_reply(ZklOp *op, ZklTime now)
 					op->listing.own, suspect->name)));
 	zkl_node_path(path, zkl_root, suspect->name, op->listing.own);
 	(void) account(zkl_send_delete(new_op(PURPOSE_SUSPECT_DELETE, -1, now), path), now);
+}
+
+static void
+on_sweep_reply(ZklOp *op)
+{
+	ZklSuspect *suspect = &zkl_suspects()[op->place];
+
+	if (op->serial == suspect->serial && suspect->name[0] != '\0' &&
+		op->rc != ZKL_RC_CONNECTIONLOSS && op->rc != ZKL_RC_OPERATIONTIMEOUT)
+		drop_suspect(suspect);
 }
 
 static void
@@ -2045,7 +2476,8 @@ handle(ZklOp *op)
 	worker.in_flight--;
 	if (op->rc != ZKL_RC_CONNECTIONLOSS && op->rc != ZKL_RC_OPERATIONTIMEOUT)
 	{
-		worker.silent_since = now;
+		worker.silent_since = worker.answered_at = now;
+		worker.fresh_logged = false;
 		worker.acked_sent = Max(worker.acked_sent, op->sent);
 	}
 
@@ -2057,6 +2489,8 @@ handle(ZklOp *op)
 		on_who_reply(op, now);
 	else if (op->purpose == PURPOSE_SUSPECT_LIST)
 		on_suspect_reply(op, now);
+	else if (op->purpose == PURPOSE_SWEEP)
+		on_sweep_reply(op);
 	else if (op->purpose == PURPOSE_INQUIRY_LIST || op->purpose == PURPOSE_INQUIRY_ROW ||
 			 op->purpose == PURPOSE_INQUIRY)
 		on_inquiry_reply(op, now);
@@ -2137,7 +2571,13 @@ relay_log_lines(void)
 	while (zkl_client_log_line(line, sizeof(line), &severity))
 	{
 		if (severity == 'E' && !worker.connected)
-			zkl_trouble_write(line);
+		{
+			/* what the library says of a connection that was closed on it */
+			if (strstr(line, "errno=112") != NULL)
+				zkl_trouble_write("the ZooKeeper server closes the connection; its log says why");
+			else
+				zkl_trouble_write(line);
+		}
 		if (severity != 'E')
 			ereport(DEBUG1, (errmsg_internal("zklock: client library: %s", line)));
 		else if (worker.log_budget > 0)
@@ -2153,32 +2593,38 @@ relay_log_lines(void)
 static void
 tick(ZklTime now)
 {
-	bool		rewatch = now >= worker.next_rewatch;
-
 	if (now < worker.next_tick)
 		return;
 	worker.next_tick = now + TICK_PERIOD;
+	worker.ticks++;
 	if (worker.losses_logged > LOSSES_LOGGED)
 		ereport(LOG,
 				(errmsg("zklock: %d more locks are lost, not shown one by one",
 						worker.losses_logged - LOSSES_LOGGED)));
 	worker.losses_logged = 0;
-	if (rewatch)
+	if (worker.suspects_dropped > 0)
+		ereport(LOG,
+				(errmsg("zklock: %d lost requests cannot be looked out for any more, since there are too many",
+						worker.suspects_dropped)));
+	worker.suspects_dropped = 0;
+	if (now >= worker.next_log_period)
 	{
-		worker.next_rewatch = now + REWATCH_PERIOD;
+		worker.next_log_period = now + LOG_PERIOD;
 		if (worker.log_suppressed > 0)
 			ereport(LOG,
 					(errmsg("zklock: client library: %d more lines not shown",
 							worker.log_suppressed)));
 		worker.log_suppressed = 0;
-		worker.log_budget = LOG_LINES_PER_TICK;
+		worker.log_budget = LOG_LINES_PER_PERIOD;
 	}
 	send_suspects(now);
 	for (int i = 0; i < zkl_shared->nentries; i++)
 	{
 		if (!worker.slots[i].active)
 			continue;
-		zkl_queue_tick(&worker.slots[i].queue, rewatch);
+		/* a part of them each time, so that it is never many at once */
+		zkl_queue_tick(&worker.slots[i].queue,
+					   (worker.ticks + i) % REWATCH_TICKS == 0);
 		if (worker.slots[i].surrender)
 			take_away(i);
 		mark(i);
@@ -2206,7 +2652,7 @@ wait_ms(ZklTime now)
 	ZklTime		until = now + LONGEST_SLEEP;
 
 	/* without anything to look after the heartbeats are often enough */
-	if (!worker.connected || worker.nactive > 0 || now < worker.suspects_until)
+	if (!worker.connected || worker.nactive > 0 || worker.nsuspects > 0)
 		until = worker.next_tick;
 	if (worker.connected)
 		until = Min(until, worker.next_heartbeat);
@@ -2214,7 +2660,7 @@ wait_ms(ZklTime now)
 		until = Min(until, worker.lease.deadline);
 	if (worker.connected && worker.in_flight > 0)
 		until = Min(until, worker.silent_since + zkl_lease_stall(worker.lease.timeout));
-	if (!worker.connected ||
+	if (!worker.connected || worker.parting[0] != '\0' ||
 		(worker.ntodo > 0 && worker.member_known && worker.in_flight < MAX_IN_FLIGHT))
 		until = Min(until, now + DISCONNECTED_POLL);
 	return until <= now ? 0 : (long) ((until - now + 999) / 1000);
@@ -2260,13 +2706,21 @@ clear_worker(int code, Datum arg)
 	pg_atomic_write_u32(&zkl_shared->worker_pid, 0);
 }
 
-/* "" when there is none. */
-static const char *
-chroot_of(const char *hosts)
+/*
+ * Another tree: our nodes are not there, and here nobody would delete them as long as
+ * the ZooKeeper session lives.
+ */
+static void
+change_chroot(void)
 {
-	const char *slash = strchr(hosts, '/');
-
-	return slash != NULL ? slash : "";
+	if (worker.session != 0)
+		begin_parting("zklock.hosts has another chroot.");
+	else
+	{
+		if (worker.client != NULL)
+			lose_client();
+		strlcpy(worker.chroot, chroot_of(zkl_hosts), sizeof(worker.chroot));
+	}
 }
 
 static void
@@ -2277,18 +2731,9 @@ reload(void)
 	ConfigReloadPending = false;
 	ProcessConfigFile(PGC_SIGHUP);
 	worker.lease.tick = ZKL_MS(zkl_server_tick_time);
-	if (strcmp(chroot_of(old_hosts), chroot_of(zkl_hosts)) != 0)
-	{
-		/* another tree: our nodes are not there, and here nobody would delete
-		 * them as long as the ZooKeeper session lives */
-		if (worker.session != 0)
-			end_zookeeper_session("zklock.hosts has another chroot.");
-		close_client();
-		if (worker.resolution != NULL)
-			zkl_resolve_free(worker.resolution);
-		worker.resolution = NULL;
-	}
-	else if (strcmp(old_hosts, zkl_hosts) != 0)
+	if (strcmp(worker.chroot, chroot_of(zkl_hosts)) != 0)
+		change_chroot();
+	if (strncmp(old_hosts, zkl_hosts, Max(strcspn(old_hosts, "/"), strcspn(zkl_hosts, "/"))) != 0)
 	{
 		ereport(LOG,
 				(errmsg("zklock: zklock.hosts changed, restarting the worker with the same ZooKeeper session")));
@@ -2311,7 +2756,7 @@ initialise(void)
 	for (int i = 0; i < worker.nlink_heads; i++)
 		worker.link_heads[i] = -1;
 	worker.rung = MemoryContextAlloc(TopMemoryContext, zkl_shared->nentries * sizeof(int));
-	worker.log_budget = LOG_LINES_PER_TICK;
+	worker.log_budget = LOG_LINES_PER_PERIOD;
 	worker.wait_event = WaitEventExtensionNew("ZklockWorkerMain");
 
 	if (zkl_client_eventfd() < 0)
@@ -2327,17 +2772,28 @@ initialise(void)
 	AddWaitEventToSet(worker.wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
 	AddWaitEventToSet(worker.wait_set, WL_SOCKET_READABLE, zkl_client_eventfd(), NULL, NULL);
 
+	strlcpy(worker.chroot, chroot_of(zkl_hosts), sizeof(worker.chroot));
+	worker.answered_at = worker.written_at = zkl_now();
+
 	/* an earlier worker's ZooKeeper session, if it was of this incarnation */
 	if (zkl_survivor->session != 0 && zkl_survivor->incarnation == zkl_shared->incarnation)
 	{
 		worker.session = zkl_survivor->session;
+		strlcpy(worker.chroot, zkl_survivor->chroot, sizeof(worker.chroot));
 		zkl_lease_start(&worker.lease, zkl_survivor->timeout, ZKL_MS(zkl_server_tick_time));
 		worker.lease.deadline = zkl_word_deadline(pg_atomic_read_u64(&zkl_shared->lease));
 		worker.member_known = true;
 		snprintf(worker.member_path, sizeof(worker.member_path), "%s/.zklock/%s-%016" PRIx64 "",
 				 zkl_root, zkl_server_name, worker.session);
 	}
+	for (int i = 0; i < zkl_suspects_count(); i++)
+		worker.nsuspects += zkl_suspects()[i].name[0] != '\0';
+	if (worker.session == 0)
+		forget_late_creates();
 	adopt_entries();
+	/* a reload that came while no worker was there, or that one did not finish */
+	if (strcmp(worker.chroot, chroot_of(zkl_hosts)) != 0)
+		change_chroot();
 }
 
 void
@@ -2374,17 +2830,22 @@ zklock_worker_main(Datum main_arg)
 						 errdetail("The ZooKeeper session and the locks are kept for the next worker.")));
 			if (all_let_go())
 			{
-				close_client();
+				if (worker.client != NULL)
+					zkl_client_close(worker.client);
 				proc_exit(1);
 			}
 		}
 
+		/* before an answer that ends it: a lapse that nobody saw was one too */
+		watch_for_lapse(zkl_now());
 		receive();
 		answer_doorbell();
 		now = zkl_now();
 		advance_connection(now);
+		advance_parting(now);
 		watch_for_lapse(now);
 		watch_for_black_hole(now);
+		close_gap(now);
 		if (worker.connected &&
 			(now >= worker.next_heartbeat ||
 			 pg_atomic_exchange_u32(&zkl_shared->heartbeat_wanted, 0) != 0))

@@ -19,13 +19,17 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <zookeeper/zookeeper.h>
@@ -52,9 +56,19 @@ struct ZklBatchRequests
 	char		names[ZKL_BATCH_MAX][ZKL_PATH_SIZE];
 };
 
+/* A server's address as it was given to the library. */
+typedef struct Address
+{
+	int			family;
+	unsigned char bytes[16];
+	uint16_t	port;			/* network order */
+} Address;
+
 struct ZklClient
 {
 	zhandle_t  *zh;
+	Address    *addresses;
+	int			naddresses;
 
 	/* protects everything below */
 	pthread_mutex_t mutex;
@@ -136,6 +150,7 @@ copy_stat(ZklOp *op, const struct Stat *stat)
 	op->mzxid = stat->mzxid;
 	op->owner = stat->ephemeralOwner;
 	op->ctime = stat->ctime;
+	op->version = stat->version;
 }
 
 static void
@@ -379,6 +394,280 @@ zkl_client_log_line(char *buf, size_t size, char *severity)
 	return true;
 }
 
+static void
+free_ring(ZklOp *head)
+{
+	while (head->next != head)
+	{
+		ZklOp	   *op = head->next;
+
+		ring_remove(op);
+		zkl_op_free(op);
+	}
+}
+
+static void
+free_client(ZklClient *client)
+{
+	free_ring(&client->waiting);
+	free_ring(&client->arrived);
+	pthread_mutex_destroy(&client->mutex);
+	free(client->addresses);
+	free(client);
+}
+
+/* ------------------------------------------------------------------------
+ * Sockets
+ *
+ * The library does not tell its socket. It is known by three marks: it was not there
+ * before the first client was (what a library that was preloaded has in the
+ * postmaster is inherited, and shutdown() would act on that), nobody listens on it,
+ * and it is or will be connected to an address that the library was given.
+ * ------------------------------------------------------------------------
+ */
+
+static pthread_mutex_t others_mutex = PTHREAD_MUTEX_INITIALIZER;
+static ino_t *others;
+static int	nothers;
+static bool others_noted;
+
+static bool
+is_socket(int fd, ino_t *inode)
+{
+	struct stat status;
+
+	if (fstat(fd, &status) != 0 || !S_ISSOCK(status.st_mode))
+		return false;
+	*inode = status.st_ino;
+	return true;
+}
+
+static bool
+is_of_others(ino_t inode)
+{
+	bool		found = false;
+
+	pthread_mutex_lock(&others_mutex);
+	for (int i = 0; i < nothers && !found; i++)
+		found = others[i] == inode;
+	pthread_mutex_unlock(&others_mutex);
+	return found;
+}
+
+/* Calls "visit" for each descriptor of this process; false when they are not to be had. */
+static bool
+visit_descriptors(void (*visit) (int fd, void *arg), void *arg)
+{
+	DIR		   *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+
+	if (dir == NULL)
+		return false;
+	while ((entry = readdir(dir)) != NULL)
+		if (entry->d_name[0] != '.' && atoi(entry->d_name) != dirfd(dir))
+			visit(atoi(entry->d_name), arg);
+	closedir(dir);
+	return true;
+}
+
+static void
+note_other(int fd, void *failed)
+{
+	ino_t		inode;
+	ino_t	   *more;
+
+	if (!is_socket(fd, &inode) || is_of_others(inode))
+		return;
+	pthread_mutex_lock(&others_mutex);
+	more = realloc(others, (nothers + 1) * sizeof(*others));
+	if (more != NULL)
+	{
+		others = more;
+		others[nothers++] = inode;
+	}
+	else
+		*(bool *) failed = true;
+	pthread_mutex_unlock(&others_mutex);
+}
+
+/* A client that closes in a thread of its own is one of the others too. */
+static bool
+note_sockets_of_others(void)
+{
+	bool		failed = false;
+
+	if (others_noted)
+		return true;
+	others_noted = visit_descriptors(note_other, &failed) && !failed;
+	return others_noted;
+}
+
+static bool
+read_addresses(ZklClient *client, const char *hosts)
+{
+	int			n = 1;
+
+	for (const char *p = hosts; *p != '\0' && *p != '/'; p++)
+		n += *p == ',';
+	client->addresses = calloc(n, sizeof(Address));
+	if (client->addresses == NULL)
+		return false;
+	for (const char *p = hosts;; p++)
+	{
+		size_t		len = strcspn(p, ",/");
+		char		text[128];
+		char	   *colon;
+		char	   *scope;
+		Address    *address = &client->addresses[client->naddresses];
+
+		if (len < sizeof(text))
+		{
+			memcpy(text, p, len);
+			text[len] = '\0';
+			colon = strrchr(text, ':');
+			if (colon != NULL)
+			{
+				*colon = '\0';
+				address->port = htons((uint16_t) atoi(colon + 1));
+				scope = strchr(text, '%');
+				if (scope != NULL)
+					*scope = '\0';
+				address->family = strchr(text, ':') != NULL ? AF_INET6 : AF_INET;
+				if (inet_pton(address->family, text, address->bytes) == 1)
+					client->naddresses++;
+			}
+		}
+		p += len;
+		if (*p != ',')
+			return true;
+	}
+}
+
+/*
+ * Is the descriptor the library's connection for this client? "inode", if not NULL,
+ * gets the number that no other socket has.
+ */
+static bool
+is_of_client(ZklClient *client, int fd, uint64_t *inode)
+{
+	ino_t		number;
+	int			value;
+	socklen_t	len = sizeof(value);
+	struct sockaddr_storage peer;
+
+	if (!is_socket(fd, &number) ||
+		getsockopt(fd, SOL_SOCKET, SO_TYPE, &value, &len) != 0 || value != SOCK_STREAM ||
+		getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &len) != 0 || value != 0)
+		return false;
+	/* not getpeername(), which knows nothing before the connection is there */
+	len = sizeof(peer);
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &peer, &len) != 0 || is_of_others(number))
+		return false;
+	if (inode != NULL)
+		*inode = number;
+	for (int i = 0; i < client->naddresses; i++)
+	{
+		Address    *address = &client->addresses[i];
+		struct sockaddr_in *in = (struct sockaddr_in *) &peer;
+		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *) &peer;
+
+		if (address->family != peer.ss_family)
+			continue;
+		if (peer.ss_family == AF_INET && in->sin_port == address->port &&
+			memcmp(&in->sin_addr, address->bytes, 4) == 0)
+			return true;
+		if (peer.ss_family == AF_INET6 && in6->sin6_port == address->port &&
+			memcmp(&in6->sin6_addr, address->bytes, 16) == 0)
+			return true;
+	}
+	return false;
+}
+
+static void
+keep_highest(int fd, void *highest)
+{
+	if (fd > *(int *) highest)
+		*(int *) highest = fd;
+}
+
+static int
+highest_descriptor(void)
+{
+	int			highest = 0;
+
+	(void) visit_descriptors(keep_highest, &highest);
+	return highest;
+}
+
+typedef struct Visit
+{
+	ZklClient  *client;
+	uint64_t	peer;
+	uint64_t   *inodes;
+	int			n;
+	int			max;
+} Visit;
+
+static void
+cut_socket(int fd, void *arg)
+{
+	if (is_of_client(((Visit *) arg)->client, fd, NULL))
+		shutdown(fd, SHUT_RDWR);
+}
+
+/* Nothing else makes the library give a silent connection up. */
+void
+zkl_client_kick(ZklClient *client)
+{
+	Visit		visit = {.client = client};
+
+	(void) visit_descriptors(cut_socket, &visit);
+}
+
+static void
+ask_peer(int fd, void *arg)
+{
+	Visit	   *visit = arg;
+	struct sockaddr_in peer;
+	socklen_t	len = sizeof(peer);
+
+	if (is_of_client(visit->client, fd, NULL) &&
+		getpeername(fd, (struct sockaddr *) &peer, &len) == 0 && peer.sin_family == AF_INET)
+		visit->peer = (uint64_t) ntohl(peer.sin_addr.s_addr) << 16 | ntohs(peer.sin_port);
+}
+
+uint64_t
+zkl_client_peer(ZklClient *client)
+{
+	Visit		visit = {.client = client};
+
+	(void) visit_descriptors(ask_peer, &visit);
+	return visit.peer;
+}
+
+static void
+note_open(int fd, void *arg)
+{
+	Visit	   *visit = arg;
+	struct tcp_info info;
+	socklen_t	len = sizeof(info);
+
+	if (visit->n == visit->max || !is_of_client(visit->client, fd, &visit->inodes[visit->n]))
+		return;
+	memset(&info, 0, sizeof(info));
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_SYN_SENT)
+		return;					/* nothing can have been sent yet */
+	visit->n++;
+}
+
+int
+zkl_client_open_sockets(ZklClient *client, uint64_t *inodes, int max)
+{
+	Visit		visit = {.client = client, .inodes = inodes, .max = max};
+
+	return visit_descriptors(note_open, &visit) ? visit.n : max;
+}
+
 int
 zkl_client_eventfd(void)
 {
@@ -402,6 +691,12 @@ zkl_client_open(const char *hosts, int timeout_ms, int64_t session,
 	pthread_mutex_init(&client->mutex, NULL);
 	ring_init(&client->waiting);
 	ring_init(&client->arrived);
+	if (!note_sockets_of_others() || !read_addresses(client, hosts))
+	{
+		free_client(client);
+		errno = ENOMEM;
+		return NULL;
+	}
 
 	memset(&id, 0, sizeof(id));
 	id.client_id = session;
@@ -421,30 +716,18 @@ zkl_client_open(const char *hosts, int timeout_ms, int64_t session,
 
 	if (client->zh == NULL)
 	{
-		pthread_mutex_destroy(&client->mutex);
-		free(client);
+		free_client(client);
 		errno = save_errno;
 		return NULL;
 	}
 	return client;
 }
 
-static void
-free_ring(ZklOp *head)
-{
-	while (head->next != head)
-	{
-		ZklOp	   *op = head->next;
-
-		ring_remove(op);
-		zkl_op_free(op);
-	}
-}
-
 /* A thread that cuts the connection unless it is told within a second that
  * this is not needed any more. */
 typedef struct Impatience
 {
+	ZklClient  *client;
 	pthread_mutex_t mutex;
 	pthread_cond_t cond;
 	bool		closed;
@@ -463,7 +746,7 @@ impatience_main(void *arg)
 		   pthread_cond_timedwait(&impatience->cond, &impatience->mutex, &limit) == 0)
 		;
 	if (!impatience->closed)
-		zkl_client_kick();
+		zkl_client_kick(impatience->client);
 	pthread_mutex_unlock(&impatience->mutex);
 	return NULL;
 }
@@ -471,7 +754,7 @@ impatience_main(void *arg)
 void
 zkl_client_close(ZklClient *client)
 {
-	Impatience	impatience = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+	Impatience	impatience = {client, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
 	pthread_t	thread;
 	bool		have_thread;
 	sigset_t	all,
@@ -494,10 +777,106 @@ zkl_client_close(ZklClient *client)
 	}
 
 	/* its threads are gone: what it did not answer, it never will */
-	free_ring(&client->waiting);
-	free_ring(&client->arrived);
-	pthread_mutex_destroy(&client->mutex);
-	free(client);
+	free_client(client);
+}
+
+static void *
+close_main(void *arg)
+{
+	zkl_client_close(arg);
+	return NULL;
+}
+
+void
+zkl_client_close_later(ZklClient *client)
+{
+	pthread_t	thread;
+	pthread_attr_t attr;
+	sigset_t	all,
+				old;
+	bool		begun;
+
+	/* what it is connected by must not be taken for the next client's */
+	others_noted = false;
+	(void) note_sockets_of_others();
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	begun = pthread_create(&thread, &attr, close_main, client) == 0;
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	if (!begun)
+		zkl_client_close(client);
+}
+
+/*
+ * The library sends its goodbye when it is connected at that moment, so it must not
+ * be: as long as this process may not open descriptors, its thread, having lost the
+ * connection, cannot get another.
+ */
+#define DROP_TRIES	500
+
+bool
+zkl_client_drop(ZklClient *client)
+{
+	struct rlimit limit,
+				none;
+	int			highest = highest_descriptor() + 64;
+	bool		cut = false;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+		return false;
+	none = limit;
+	none.rlim_cur = 3;			/* those are open; and poll() refuses more than the limit */
+	if (setrlimit(RLIMIT_NOFILE, &none) != 0)
+		return false;
+	for (int i = 0; i < DROP_TRIES && !cut; i++)
+	{
+		bool		any = false;
+
+		for (int fd = 0; fd <= highest; fd++)
+			if (is_of_client(client, fd, NULL))
+			{
+				shutdown(fd, SHUT_RDWR);
+				any = true;
+			}
+		cut = !any && !zkl_client_is_connected(client);
+		if (!cut)
+			usleep(1000);
+	}
+	if (cut)
+		zookeeper_close(client->zh);
+	setrlimit(RLIMIT_NOFILE, &limit);
+	if (!cut)
+		return false;
+
+	/* its threads are gone: what was not answered goes to the caller as lost */
+	for (ZklOp *op = client->waiting.next; op != &client->waiting; op = client->waiting.next)
+	{
+		op->rc = ZCONNECTIONLOSS;
+		if (op->batch != NULL)
+			for (int i = 0; i < op->batch->n; i++)
+				op->batch->items[i].rc = ZCONNECTIONLOSS;
+		ring_remove(op);
+		ring_append(&client->arrived, op);
+	}
+	for (ZklOp *op = client->arrived.next; op != &client->arrived; op = op->next)
+	{
+		if (op->rc == ZCLOSING || op->rc == ZINVALIDSTATE)
+			op->rc = ZCONNECTIONLOSS;
+		if (op->batch != NULL)
+			for (int i = 0; i < op->batch->n; i++)
+				if (op->batch->items[i].rc == ZCLOSING || op->batch->items[i].rc == ZINVALIDSTATE)
+					op->batch->items[i].rc = ZCONNECTIONLOSS;
+	}
+	return true;
+}
+
+void
+zkl_client_free(ZklClient *client)
+{
+	free_client(client);
 }
 
 ZklOp *
@@ -564,14 +943,6 @@ bool
 zkl_client_is_connected(ZklClient *client)
 {
 	return zoo_state(client->zh) == ZOO_CONNECTED_STATE;
-}
-
-bool
-zkl_client_may_have_shaken_hands(ZklClient *client)
-{
-	int			state = zoo_state(client->zh);
-
-	return state == ZOO_CONNECTED_STATE || state == ZOO_ASSOCIATING_STATE;
 }
 
 int64_t
@@ -744,69 +1115,6 @@ zkl_send_batch(ZklOp *op)
 	enlist(op, ZKL_KIND_BATCH);
 	return sent(op, zoo_amulti(op->client->zh, op->batch->n, op->batch->requests->ops,
 							   op->batch->requests->results, on_batch, op));
-}
-
-/*
- * The library does not tell its socket; this process has no other TCP socket. Calls
- * "visit" for each that is there.
- */
-static void
-visit_sockets(void (*visit) (int fd, void *arg), void *arg)
-{
-	DIR		   *dir = opendir("/proc/self/fd");
-	struct dirent *entry;
-
-	if (dir == NULL)
-		return;
-	while ((entry = readdir(dir)) != NULL)
-	{
-		int			fd = atoi(entry->d_name);
-		int			type;
-		struct sockaddr_storage address;
-		socklen_t	len = sizeof(type);
-
-		if (entry->d_name[0] == '.' ||
-			getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) != 0 || type != SOCK_STREAM)
-			continue;
-		len = sizeof(address);
-		if (getsockname(fd, (struct sockaddr *) &address, &len) == 0 &&
-			(address.ss_family == AF_INET || address.ss_family == AF_INET6))
-			visit(fd, arg);
-	}
-	closedir(dir);
-}
-
-static void
-cut_socket(int fd, void *arg)
-{
-	(void) arg;
-	shutdown(fd, SHUT_RDWR);
-}
-
-/* Nothing else makes the library give a silent connection up. */
-void
-zkl_client_kick(void)
-{
-	visit_sockets(cut_socket, NULL);
-}
-
-static void
-ask_peer(int fd, void *arg)
-{
-	struct sockaddr_in peer;
-	socklen_t	len = sizeof(peer);
-
-	if (getpeername(fd, (struct sockaddr *) &peer, &len) == 0 && peer.sin_family == AF_INET)
-		*(uint64_t *) arg = (uint64_t) ntohl(peer.sin_addr.s_addr) << 16 | ntohs(peer.sin_port);
-}
-
-uint64_t
-zkl_client_peer(void)
-{
-	uint64_t	peer = 0;
-
-	visit_sockets(ask_peer, &peer);
-	return peer;
 }
 
 const char *

@@ -104,6 +104,7 @@ typedef struct ZklOp
 	int64_t		mzxid;
 	int64_t		owner;			/* ephemeralOwner */
 	int64_t		ctime;			/* ms since 1970, the leader's clock */
+	int			version;		/* how often its data were set */
 	char	   *names;			/* LIST with want_names: the contenders, in order,
 								 * each with its terminator; malloc'ed */
 	int			nnames;
@@ -116,7 +117,8 @@ typedef struct ZklOp
 } ZklOp;
 
 /*
- * Connect to "hosts" (numeric addresses, comma-separated, with /chroot), as
+ * Connect to "hosts" (numeric addresses, comma-separated, IPv6 ones without brackets,
+ * with /chroot), as
  * the given ZooKeeper session or, with session 0, as a new one. Returns NULL
  * with errno when the library refuses. Signals stay blocked in its threads.
  */
@@ -127,6 +129,19 @@ extern ZklClient *zkl_client_open(const char *hosts, int timeout_ms, int64_t ses
  * to say goodbye, then the connection is cut. Pending records are freed. */
 extern void zkl_client_close(ZklClient *client);
 
+/* The same in a thread of its own, without waiting for it. */
+extern void zkl_client_close_later(ZklClient *client);
+
+/*
+ * Give the library's handle up but not the ZooKeeper session, which the next client may
+ * offer: it remembers what this handle cannot forget, such as the highest zxid that it
+ * has seen. What was not answered comes out of zkl_client_next() as lost; then call
+ * zkl_client_free(). False when the library does not let go of its connection; the
+ * client is as before then.
+ */
+extern bool zkl_client_drop(ZklClient *client);
+extern void zkl_client_free(ZklClient *client);
+
 /* Becomes readable when there is something for zkl_client_next(). */
 extern int	zkl_client_eventfd(void);
 
@@ -135,9 +150,16 @@ extern ZklOp *zkl_client_next(ZklClient *client);
 extern void zkl_op_free(ZklOp *op);
 
 /* What the library believes just now. Proves nothing about locks; tells
- * whether a request would be sent or queued, and when a handshake began. */
+ * whether a request would be sent or queued. */
 extern bool zkl_client_is_connected(ZklClient *client);
-extern bool zkl_client_may_have_shaken_hands(ZklClient *client);
+
+/*
+ * The library's connections over which a handshake may have been sent, by the numbers
+ * of their sockets; returns how many, "max" when it cannot tell. (Its state would not
+ * do: it becomes "associating" after the handshake was sent, and its thread can be
+ * held up in between.)
+ */
+extern int	zkl_client_open_sockets(ZklClient *client, uint64_t *inodes, int max);
 
 /* Of the ZooKeeper session, valid once connected. */
 extern int64_t zkl_client_session(ZklClient *client);
@@ -184,10 +206,10 @@ extern bool zkl_send_batch(ZklOp *op);
 
 /* Shut the library's TCP socket down: it reconnects to the next server at
  * once, instead of after 2/3 of the timeout. */
-extern void zkl_client_kick(void);
+extern void zkl_client_kick(ZklClient *client);
 
 /* The server that the socket is connected to, if it is IPv4: address << 16 | port. */
-extern uint64_t zkl_client_peer(void);
+extern uint64_t zkl_client_peer(ZklClient *client);
 
 /* Lines that the library logged, oldest first; false when there are none.
  * "severity": 'E'rror, 'W'arning, 'I'nformation. */
