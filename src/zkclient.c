@@ -552,20 +552,24 @@ is_of_client(ZklClient *client, int fd, uint64_t *inode)
 {
 	ino_t		number;
 	int			value;
+	int			family;
 	socklen_t	len = sizeof(value);
 	struct sockaddr_storage peer;
 
 	if (!is_socket(fd, &number) ||
 		getsockopt(fd, SOL_SOCKET, SO_TYPE, &value, &len) != 0 || value != SOCK_STREAM ||
-		getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &len) != 0 || value != 0)
+		getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &len) != 0 || value != 0 ||
+		getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &len) != 0 ||
+		(family != AF_INET && family != AF_INET6))
 		return false;
-	/* not getpeername(), which knows nothing before the connection is there */
-	len = sizeof(peer);
+	/* not getpeername(), which knows nothing before the connection is there; and
+	 * not with more room than an address takes, which this one refuses */
+	len = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &peer, &len) != 0 || is_of_others(number))
 		return false;
 	if (inode != NULL)
 		*inode = number;
-	for (int i = 0; i < client->naddresses; i++)
+	for (int i = 0; i < client->naddresses && peer.ss_family == family; i++)
 	{
 		Address    *address = &client->addresses[i];
 		struct sockaddr_in *in = (struct sockaddr_in *) &peer;
