@@ -23,6 +23,7 @@
 #	NAME hang_up			freeze, and reset the side that dialed; the other side
 #							is told nothing
 #	NAME drop_replies		forward what the client sends, throw the answers away
+#	NAME drop_events		throw away what a server sends of itself: watches that went off
 #	NAME lose_reply [OP]	let the next request (of type OP) reach the server,
 #							wait until the server has answered it, throw that answer
 #							away and reset: done, and the client cannot know
@@ -60,6 +61,7 @@ use Socket qw(SOL_SOCKET SO_LINGER IPPROTO_TCP TCP_NODELAY);
 
 use constant {
 	BUFFER_MAX => 1 << 20,    # stop reading from one side when the other lags
+	XID_EVENT => -1,
 	OP_PING => 11,
 	OP_AUTH => 100,
 	OP_SET_WATCHES => 101,
@@ -369,6 +371,10 @@ sub server_bytes
 		# the answer to a handshake: version, timeout, ZooKeeper session, password
 		$route->{session} = sprintf '%016x %s', unpack 'x12 q> x4 H32', $frame
 		  if !$conn->{greeted}[1] && !$conn->{unframed} && length $frame >= 40;
+		next
+		  if $conn->{greeted}[1]
+		  && $route->{mode} eq 'drop_events'
+		  && unpack('l>', substr($frame, 4, 4)) == XID_EVENT;
 		$conn->{greeted}[1] = 1;
 		$forward .= $frame unless $route->{mode} eq 'drop_replies';
 	}
@@ -470,7 +476,7 @@ sub command
 	{
 		open_listener($route) or return "error $!" unless $route->{listener};
 	}
-	elsif ($verb =~ /^(?:pass|freeze|drop_replies|lose_reply|lose_request)$/)
+	elsif ($verb =~ /^(?:pass|freeze|drop_replies|drop_events|lose_reply|lose_request)$/)
 	{
 		# half of a connection has nothing to say any more
 		reset_connection($_) foreach grep { !$_->{socket}[0] } @mine;

@@ -171,6 +171,10 @@ SIGTERM or SIGKILL, and wait for the process to be gone.
 Another machine in place of node $n, which was killed: the same id, other ports, no data. Starts it; the others get
 to know its address when they are stopped and started.
 
+=item $zk->empty_node($n), $zk->save_node($n), $zk->restore_node($n)
+
+Of a node that was stopped or killed: take its data away; copy them aside; put that copy in their place.
+
 =item $zk->freeze_node($n), $zk->thaw_node($n)
 
 SIGSTOP and SIGCONT: sockets stay open, nothing answers.
@@ -232,6 +236,38 @@ sub replace_node
 	$self->{port}{$_} = $others->{$_} foreach keys %$others;
 	$self->_write_config($_) foreach $self->all;
 	return $self->start_node($node, wait => 0);
+}
+
+sub empty_node
+{
+	my ($self, $node) = @_;
+	croak "node $node is running" if $self->{pid}{$node};
+	remove_tree("$self->{dir}/$node/data");
+	make_path("$self->{dir}/$node/data");
+	_write_file("$self->{dir}/$node/data/myid", "$node\n");
+	return;
+}
+
+sub save_node
+{
+	my ($self, $node) = @_;
+	croak "node $node is running" if $self->{pid}{$node};
+	return _copy_tree("$self->{dir}/$node/data", "$self->{dir}/$node/saved");
+}
+
+sub restore_node
+{
+	my ($self, $node) = @_;
+	croak "node $node is running" if $self->{pid}{$node};
+	return _copy_tree("$self->{dir}/$node/saved", "$self->{dir}/$node/data");
+}
+
+sub _copy_tree
+{
+	my ($from, $to) = @_;
+	remove_tree($to);
+	system('cp', '-r', $from, $to) == 0 or croak "cannot copy $from";
+	return;
 }
 
 sub freeze_node
@@ -424,7 +460,7 @@ sub log_tail
 =item $zk->proxy($n, @command)
 
 The proxy before node $n (option proxy): 'freeze', 'pass', 'refuse', 'accept',
-'cut', 'hang_up', 'drop_replies', 'lose_reply', 'lose_request', 'forget_session', 'session', 'status', as
+'cut', 'hang_up', 'drop_replies', 'drop_events', 'lose_reply', 'lose_request', 'forget_session', 'session', 'status', as
 described at the head of zkproxy.pl. Without $n defined: all nodes. Returns the answer of the last.
 
 =item $zk->isolate($n), $zk->isolate($n, hang_up => 1), $zk->rejoin($n)
