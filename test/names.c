@@ -1,5 +1,7 @@
-/*
- * names.c - name servers whose answers a test writes.
+/*-------------------------------------------------------------------------
+ *
+ * names.c
+ *	  Name servers whose answers a test writes.
  *
  *	LD_PRELOAD=names.so ZKTEST_NAMES=/path/to/file program
  *
@@ -8,7 +10,10 @@
  * that zklock asks are answered: a name, a numeric port, stream sockets.
  *
  * Copyright (c) 2026, zklock developers
+ *
+ *-------------------------------------------------------------------------
  */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <netdb.h>
 #include <stdio.h>

@@ -24,6 +24,7 @@
 #							is told nothing
 #	NAME drop_replies		forward what the client sends, throw the answers away
 #	NAME drop_events		throw away what a server sends of itself: watches that went off
+#	NAME only_handshakes	throw away all that a server answers but handshakes
 #	NAME lose_reply [OP]	let the next request (of type OP) reach the server,
 #							wait until the server has answered it, throw that answer
 #							away and reset: done, and the client cannot know
@@ -373,8 +374,8 @@ sub server_bytes
 		  if !$conn->{greeted}[1] && !$conn->{unframed} && length $frame >= 40;
 		next
 		  if $conn->{greeted}[1]
-		  && $route->{mode} eq 'drop_events'
-		  && unpack('l>', substr($frame, 4, 4)) == XID_EVENT;
+		  && ($route->{mode} eq 'only_handshakes'
+			|| ($route->{mode} eq 'drop_events' && unpack('l>', substr($frame, 4, 4)) == XID_EVENT));
 		$conn->{greeted}[1] = 1;
 		$forward .= $frame unless $route->{mode} eq 'drop_replies';
 	}
@@ -476,7 +477,7 @@ sub command
 	{
 		open_listener($route) or return "error $!" unless $route->{listener};
 	}
-	elsif ($verb =~ /^(?:pass|freeze|drop_replies|drop_events|lose_reply|lose_request)$/)
+	elsif ($verb =~ /^(?:pass|freeze|drop_replies|drop_events|only_handshakes|lose_reply|lose_request)$/)
 	{
 		# half of a connection has nothing to say any more
 		reset_connection($_) foreach grep { !$_->{socket}[0] } @mine;

@@ -118,7 +118,7 @@ my $port = free_port();
 	is($holder->query(q{SELECT zk_fencing_token('moving')}), $token, 'and the lock is held');
 	is(worker_of($node), $worker, 'by the same worker');
 	like(slurp_file($node->logfile), qr/the addresses of zklock.hosts changed/, 'and the log says why');
-	$holder->quit;
+	$holder->kill_client;
 
 	# All at once, too.
 	$_->close foreach values %forward;
