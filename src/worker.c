@@ -190,7 +190,8 @@ static struct
 	ZklTime		answered_at;	/* when the latest reply came, or the start */
 	ZklTime		written_at;		/* when the latest reply to a write of our own did */
 	ZklTime		handshake_at;	/* when the latest one passed */
-	int			handshakes;		/* so many since that write */
+	int			handshakes;		/* so many since that write, one after the other */
+	ZklTime		first_handshake;	/* of those */
 	bool		fresh_logged;	/* a handle was replaced since the last answer */
 	int64		zxid;			/* of the session's latest write; 0 = none */
 
@@ -1665,6 +1666,12 @@ on_connected(ZklTime now)
 	look_at_sockets(now);
 	worker.connection++;
 	worker.connected = worker.has_connected = true;
+	/* a series that an outage interrupted has not kept the session alive */
+	if (worker.handshakes == 0 || now - worker.handshake_at > patience())
+	{
+		worker.handshakes = 0;
+		worker.first_handshake = now;
+	}
 	worker.handshake_at = now;
 	worker.handshakes++;
 	pg_atomic_fetch_add_u64(&zkl_shared->health.connects, 1);
@@ -1933,7 +1940,8 @@ advance_connection(ZklTime now)
 		look_at_sockets(now);
 
 	if (worker.session != 0 && worker.handshakes >= 2 &&
-		now - worker.written_at >= 2 * patience() && now - worker.handshake_at < patience())
+		now - Max(worker.written_at, worker.first_handshake) >= 2 * patience() &&
+		now - worker.handshake_at < patience())
 		begin_parting("ZooKeeper lets us connect, but has not acknowledged a write for twice the session timeout.");
 	else if (silent >= (worker.has_connected ? 1 : 6) * patience())
 	{
