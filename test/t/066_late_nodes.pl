@@ -14,7 +14,7 @@ use constant CREATE => 15;
 
 my $zk = ZkEnsemble->new(tick => 500, proxy => 1, extra => { enforceQuota => 'true' },
 	java => ['-Dznode.container.checkIntervalMs=500'])->start;
-my $node = zk_server('a', $zk, conf => "zklock.session_timeout = 40s\nlog_min_messages = debug1\nzklock.max_locks = 2000");
+my $node = zk_server('a', $zk, conf => "zklock.session_timeout = 60s\nlog_min_messages = debug1\nzklock.max_locks = 2000");
 my $session = ZkTest::Session->new($node);
 
 sub restart_worker
@@ -66,7 +66,7 @@ DO \$\$
 BEGIN
 	FOR i IN 1 .. $many LOOP
 		BEGIN
-			PERFORM zk_lock_acquire('many ' || i, timeout => '15 ms');
+			PERFORM zk_lock_acquire('many ' || i, timeout => '5 ms');
 		EXCEPTION WHEN OTHERS THEN
 			NULL;
 		END;
@@ -76,8 +76,8 @@ END
 	$zk->proxy(1, 'cut');
 	$zk->proxy(1, 'pass');
 	my @lost;
-	ok(defined poll_until(sub { @lost = slurp_file($node->logfile, $offset) =~ /late node of request (\S+), lock "many \d+"/g; @lost == $many }, 20),
-		"$many creates are lost at once") or diag scalar @lost;
+	ok(defined poll_until(sub { @lost = slurp_file($node->logfile, $offset) =~ /late node of request (\S+), lock "many \d+"/g; @lost > 256 }, 20),
+		'more than 256 creates are lost at once') or diag scalar @lost;
 	my ($uuid) = slurp_file($node->logfile, $offset) =~ /late node of request (\S+), lock "many 1"/;
 	my $late = $zk->hold(lock_directory('many 1') . "/_c_$uuid-lock-", 'late');
 	ok(defined poll_until(sub { contenders($zk, 'many 1') == 0 }, 5), 'the first of hundreds is deleted when it comes late');
