@@ -154,17 +154,78 @@ zkl_copy_as_utf8(char *to, size_t size, const char *from)
 						   pg_encoding_mbcliplen(PG_UTF8, utf8, strlen(utf8), size - 1)));
 }
 
+/*
+ * The component of this number, from 1 on, or "" for 0. Slashes are bytes of their own in
+ * every encoding, so the count is that of the name in UTF-8.
+ */
+static char *
+copy_component(const char *given, int number)
+{
+	if (number == 0)
+		return pstrdup("");
+	while (--number > 0)
+		given = strchr(given, '/') + 1;
+	return pnstrdup(given, strcspn(given, "/"));
+}
+
+char *
+zkl_name_detail(const char *given, ZklNameFault fault)
+{
+	const char *text = zkl_name_error_text(fault.error);
+	char	   *component = copy_component(given, fault.component);
+	int			shown = pg_mbcliplen(component, strlen(component), 64);
+	const char *more = component[shown] != '\0' ? "..." : "";
+
+	if (fault.component == 0)
+		return psprintf("The name %s.", text);
+	if (fault.error == ZKL_NAME_EMPTY_COMPONENT)
+		return psprintf("Component %d of the name %s.", fault.component, text);
+	if (fault.error == ZKL_NAME_CONTROL_CHARACTER)
+		return psprintf("Component %d of the name, \"%.*s\"%s, %s: U+%04X.",
+						fault.component, shown, component, more, text, fault.character);
+	return psprintf("Component %d of the name, \"%.*s\"%s, %s.",
+					fault.component, shown, component, more, text);
+}
+
+/* What to write instead. */
+static char *
+name_hint(const char *given, ZklNameFault fault)
+{
+	char	   *component = copy_component(given, fault.component);
+
+	switch (fault.error)
+	{
+		case ZKL_NAME_TOO_LONG:
+			return psprintf("A name has up to %d bytes of UTF-8; write md5(...) of its longest part instead.",
+							ZKL_NAME_MAX);
+		case ZKL_NAME_EMPTY_COMPONENT:
+			return pstrdup("Leave out that slash, or write \"-\" for a value that is empty.");
+		case ZKL_NAME_DOT_COMPONENT:
+			return psprintf("Let it begin with another character: \"_%s\".", component);
+		case ZKL_NAME_CONTROL_CHARACTER:
+			return pstrdup("Leave the character out, or write encode(convert_to(..., 'UTF8'), 'hex') of the text that has it.");
+		case ZKL_NAME_LOOKS_LIKE_CONTENDER:
+		case ZKL_NAME_RESERVED:
+			return psprintf("Let it end in another character: \"%s_\".", component);
+		case ZKL_NAME_TOO_DEEP:
+			return pstrdup("Put another character than a slash between some of them: \"a:b\".");
+		default:
+			return psprintf("A name is UTF-8 text of 1 to %d bytes; slashes separate its components.",
+							ZKL_NAME_MAX);
+	}
+}
+
 void
 zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1])
 {
 	const char *utf8 = given;
-	ZklNameError error;
+	ZklNameFault fault;
 
 	if (GetDatabaseEncoding() != PG_SQL_ASCII)
 		utf8 = pg_server_to_any(given, strlen(given), PG_UTF8);
 
-	error = zkl_name_check(utf8, strlen(utf8));
-	if (error != ZKL_NAME_OK)
+	fault = zkl_name_fault(utf8, strlen(utf8));
+	if (fault.error != ZKL_NAME_OK)
 	{
 		int			shown = pg_mbcliplen(given, strlen(given), 64);
 
@@ -172,9 +233,8 @@ zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1])
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid lock name \"%.*s\"%s", shown, given,
 						given[shown] != '\0' ? "..." : ""),
-				 errdetail("The name %s.", zkl_name_error_text(error)),
-				 errhint("A name is UTF-8 text of 1 to %d bytes; slashes separate its components.",
-						 ZKL_NAME_MAX)));
+				 errdetail("%s", zkl_name_detail(given, fault)),
+				 errhint("%s", name_hint(given, fault))));
 	}
 	strlcpy(name, utf8, ZKL_NAME_MAX + 1);
 }
