@@ -56,9 +56,6 @@
 #define ASK_BEFORE_MS		300
 #define ASK_AFTER_BUSY_MS	200
 
-/* How long a try waits for its turn to look at a semaphore. */
-#define TURN_TIMEOUT_MS		300
-
 #define WAIT_FOREVER		(-1)
 
 ZklHold    *zkl_holds = NULL;
@@ -656,9 +653,8 @@ typedef struct Wait
 	int			leases;			/* of a semaphore, else 0 */
 	const ZklHold *downgrade;	/* the write hold to be downgraded, or NULL */
 	bool		try;			/* NULL instead of an error when it is taken */
-	bool		turn;			/* for a semaphore's mutex: to queue is no answer */
+	bool		turn;			/* for a semaphore's mutex */
 	bool		turn_lost;		/* out: that mutex was lost, begin again */
-	ZklTime		give_up;		/* then this is, unless 0 */
 	bool		xact_level;
 	ZklTime		start;
 	int			timeout;		/* ms, or WAIT_FOREVER */
@@ -767,7 +763,7 @@ raise_timeout(Wait *wait, ZklEntry *entry)
 					zkl_lock_label(wait->name), wait->timeout),
 			 wait->turn ? errdetail("%d others are waiting for a lease.", ahead) :
 			 wait->leases > 0 && ahead > 0 ?
-			 errdetail("%d of %d leases are taken.%s%s", ahead, wait->leases,
+			 errdetail("%d of %d leases are taken.%s%s", Min(ahead, wait->leases), wait->leases,
 					   holder != NULL ? " " : "", holder != NULL ? holder : "") :
 			 holder != NULL && ahead > 1 ?
 			 errdetail("%s %d contenders are ahead.", holder, ahead) :
@@ -863,7 +859,7 @@ submit(Wait *wait)
 	entry->push_signal = push_signal;
 	entry->mode = wait->mode;
 	/* a downgrade waits for nobody */
-	entry->try = wait->downgrade == NULL && !wait->turn && (wait->try || wait->timeout == 0);
+	entry->try = wait->downgrade == NULL && (wait->try || wait->timeout == 0);
 	entry->leases = wait->leases;
 	entry->beside[0] = '\0';
 	entry->inherited_token = 0;
@@ -1064,15 +1060,6 @@ wait_for_grant(Wait *wait)
 				raise_timeout(wait, entry);
 			raise_unavailable(wait);
 		}
-		if (wait->give_up != 0 && pg_atomic_read_u32(&entry->queued))
-		{
-			if (now >= wait->give_up)
-			{
-				let_pending_go();
-				return NULL;
-			}
-			left = Min(left, wait->give_up - now);
-		}
 		if (wait->deadline != 0 && !asked)
 		{
 			ZklTime		ask_at = wait->deadline -
@@ -1220,9 +1207,14 @@ acquire(Wait *wait)
 }
 
 /*
- * Curator's two steps: a mutex puts those who want a lease in order, and who has
- * it waits until there are few enough. Returns a number that is unique but
- * fences nothing, or 0 when a try found no lease free.
+ * Curator's two steps: a mutex puts those who want to wait for a lease in order, and
+ * who has it waits until fewer than "leases" nodes are before his own. Who does not
+ * want to wait needs no turn: either so many nodes are there, or his own comes among
+ * the first (queue.h says why that is no lease too many). A try that had to queue for
+ * the mutex could come back with no answer, and none is not "taken".
+ *
+ * Returns a number that is unique but fences nothing, or 0 when a try saw all leases
+ * taken.
  */
 static int64
 acquire_lease(const char *semaphore, int leases, bool try, int timeout)
@@ -1254,25 +1246,13 @@ again:
 	supersede_lost(name, false);
 	zkl_guard_check();
 	hold = find_mode(name, ZKL_MODE_LEASE);
-	if (hold == NULL || !hold->released)
+	if (!try && wait.timeout != 0 && (hold == NULL || !hold->released))
 	{
 		turn.timeout = wait.timeout;
 		turn.start = wait.start;
 		turn.by_lock_timeout = wait.by_lock_timeout;
 		turn.deadline = wait.deadline;
-		/* who has the mutex has it for a moment, or waits for a lease */
-		if (try || timeout == 0)
-			turn.give_up = zkl_now() + ZKL_MS(TURN_TIMEOUT_MS);
-		if (wait_for_grant(&turn) == NULL)
-		{
-			if (!try)
-				ereport(ERROR,
-						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-						 errmsg("%s is taken", zkl_lock_label(name)),
-						 errdetail("Others wait for one of its %d leases.", leases)));
-			restore_superseded();
-			return 0;
-		}
+		(void) wait_for_grant(&turn);
 		pending_mutex = pending_entry;
 		pending_entry = -1;
 	}
