@@ -91,7 +91,7 @@ $zk->proxy(1, 'delay', 0);
 	is($others[0]->query(q{SELECT zk_semaphore_try_acquire('turn', 1)}), '', 'a try beside a waiter: taken');
 	cmp_ok(time - $start, '<', 0.3, 'which it says at once');
 	# twice as many leases, for those who say so: the waiter's node takes one of them
-	like($others[0]->query(q{SELECT zk_semaphore_try_acquire('turn', 3)}), qr/^(?:WARNING.*\n)?\d+$/s, 'one that counts more of them gets one');
+	like($others[0]->query(q{SELECT zk_semaphore_try_acquire('turn', 3)}), qr/WARNING.*different numbers of leases.*\n\d+$/s, 'one that counts more of them gets one');
 	$others[0]->query(q{SELECT zk_semaphore_release('turn')});
 	$_->send(q{DO $$ BEGIN FOR i IN 1..100 LOOP PERFORM zk_semaphore_try_acquire('turn', 1); END LOOP; END $$}) foreach @others[ 0 .. 5 ];
 	$holder->query(q{SELECT zk_semaphore_release('turn')});
@@ -148,8 +148,9 @@ END
 	my @own = map { ZkTest::Session->new($node{a}) } 1 .. 12;
 	my $ends = $own[0]->query(q{SELECT clock_timestamp() + '5 s'});
 	$own[$_]->send("CALL take_turns($_, '$ends')") foreach 0 .. $#own;
-	my @foreign = map { ZkTest::Session->new($node{b}) } 1 .. 4;
-	my $until = time + 5;
+	my @foreign = map { ZkTest::Session->new($node{b}) } 1 .. 2;
+	my $until = time + 2.5;
+	# the second half is theirs alone
 	while (time < $until)
 	{
 		# those of the other server take the leases away from the first, and leave as they please
@@ -160,7 +161,7 @@ END
 	}
 	$_->kill_client foreach @foreign;
 	is(join("\n", grep { $_ ne '' } map { $_->wait(40) // 'no answer' } @own), '', 'no errors');
-	cmp_ok($node{a}->safe_psql('postgres', 'SELECT max(n) FROM most'), '<=', 3, 'never_more_leases_than_there_are_with_tries_beside_waits');
+	is($node{a}->safe_psql('postgres', 'SELECT max(n) FROM most'), 3, 'never_more_leases_than_there_are_with_tries_beside_waits');
 	is($node{a}->safe_psql('postgres', 'SELECT count(*) > 20 AND bool_or(tried) AND NOT bool_and(tried) FROM most'), 't', 'of both kinds there were enough');
 	note $node{a}->safe_psql('postgres', q{SELECT string_agg(format('%s at a time, tried %s: %s', n, tried, count), '; ') FROM (SELECT n, tried, count(*) FROM most GROUP BY 1, 2 ORDER BY 1, 2) s});
 	$_->quit foreach @own;
