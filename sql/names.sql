@@ -16,7 +16,7 @@ SELECT zk_lock_acquire('_c_0b0e8ed6-7a1f-4b0a-9f59-3c1d3ac7a0f3-lock-0000000012'
 SELECT zk_lock_acquire('a/x__READ__0000000012');
 SELECT zk_lock_acquire('a/locks');
 SELECT zk_lock_acquire('a/leases/b');
-SELECT zk_lock_acquire('a/0');
+SELECT zk_lock_acquire('1/2/3/4/5/6/7/8/9');
 SELECT zk_lock_acquire('name', NULL);
 SELECT zk_lock_acquire('name', 'shared');
 SELECT zk_lock_acquire('name', 'EXCLUSIVE');
@@ -49,6 +49,10 @@ SELECT zk_lock_try_acquire(repeat('x', 255)) > 0 AS longest;
 SELECT zk_lock_try_acquire('🔒');
 SELECT zk_lock_try_acquire('a b/ü/日本語') > 0 AS unicode;
 SELECT zk_lock_is_held('a b/ü/日本語');
+-- what programs append to a name
+SELECT zk_lock_try_acquire('customer/42') > 0 AS number, zk_lock_try_acquire('invoice/2026/11') > 0 AS month,
+	   zk_lock_try_acquire('order/' || '0f8fad5b-d9cb-469f-a165-70867728950e'::uuid) > 0 AS uuid;
+SELECT zk_lock_try_acquire('1/2/3/4/5/6/7/8') > 0 AS deepest;
 -- compared whole: neither case nor white space nor a prefix is the same
 SELECT zk_lock_is_held('a b/ü/日本'), zk_lock_is_held('A b/ü/日本語'),
 	   zk_lock_is_held(' 0');

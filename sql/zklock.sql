@@ -3,13 +3,15 @@
 
 --
 -- Locks. Nothing here is STRICT: a NULL must be an error and not a NULL, since
--- NULL is what the try functions return when the lock is taken.
+-- NULL is what the try functions return when the lock is taken. What waits for
+-- ZooKeeper has a COST far above that of other functions, so that a condition beside
+-- it in WHERE is looked at before a lock is taken.
 --
 
 CREATE FUNCTION zk_lock_acquire(name text, mode text DEFAULT 'exclusive', timeout interval DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'zkl_lock_acquire'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 
 COMMENT ON FUNCTION zk_lock_acquire(text, text, interval) IS
 'take a lock for this backend until it is released, waiting for it; returns the fencing token';
@@ -17,7 +19,7 @@ COMMENT ON FUNCTION zk_lock_acquire(text, text, interval) IS
 CREATE FUNCTION zk_lock_try_acquire(name text, mode text DEFAULT 'exclusive')
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'zkl_lock_try_acquire'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 
 COMMENT ON FUNCTION zk_lock_try_acquire(text, text) IS
 'take a lock for this backend if it is free now; returns the fencing token, or NULL when it is taken';
@@ -25,7 +27,7 @@ COMMENT ON FUNCTION zk_lock_try_acquire(text, text) IS
 CREATE FUNCTION zk_xact_lock_acquire(name text, mode text DEFAULT 'exclusive', timeout interval DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'zkl_xact_lock_acquire'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock_acquire(text, text, interval) IS
 'take a lock until the end of the transaction, waiting for it; returns the fencing token';
@@ -33,7 +35,7 @@ COMMENT ON FUNCTION zk_xact_lock_acquire(text, text, interval) IS
 CREATE FUNCTION zk_xact_lock_try_acquire(name text, mode text DEFAULT 'exclusive')
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'zkl_xact_lock_try_acquire'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock_try_acquire(text, text) IS
 'take a lock until the end of the transaction if it is free now; returns the fencing token, or NULL when it is taken';
@@ -77,7 +79,7 @@ COMMENT ON FUNCTION zk_lock_is_held(text) IS
 CREATE FUNCTION zk_semaphore_acquire(name text, leases integer, timeout interval DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'zkl_semaphore_acquire'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 
 COMMENT ON FUNCTION zk_semaphore_acquire(text, integer, interval) IS
 'take one of so many leases for this backend until it is released, waiting for it; returns a number that fences nothing';
@@ -85,7 +87,7 @@ COMMENT ON FUNCTION zk_semaphore_acquire(text, integer, interval) IS
 CREATE FUNCTION zk_semaphore_try_acquire(name text, leases integer)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'zkl_semaphore_try_acquire'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 
 COMMENT ON FUNCTION zk_semaphore_try_acquire(text, integer) IS
 'take one of so many leases for this backend if one is free now; returns a number that fences nothing, or NULL when all are taken';
@@ -281,7 +283,7 @@ CREATE FUNCTION zk_lock_queue(
 	OUT czxid bigint, OUT zookeeper_session text, OUT node text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'zkl_lock_queue'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 10;
 
 COMMENT ON FUNCTION zk_lock_queue(text) IS
 'who holds a lock and who waits for it on all servers, as ZooKeeper says; for a semaphore append /leases or /locks to its name';
@@ -319,7 +321,7 @@ COMMENT ON COLUMN zk_lock_blockers.command IS 'what ends the holder, and where';
 CREATE FUNCTION zk_lock_break(name text, patience interval DEFAULT '5 s')
 RETURNS text
 AS 'MODULE_PATHNAME', 'zkl_lock_break'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 
 COMMENT ON FUNCTION zk_lock_break(text, interval) IS
 'take a lock away from its holder: asks, waits, then deletes its node; returns free, released or deleted';

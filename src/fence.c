@@ -865,12 +865,12 @@ static void
 resource_name(const char *resource, char name[ZKL_NAME_MAX + 1])
 {
 	const char *utf8 = resource;
-	ZklNameError error;
+	ZklNameFault fault;
 
 	if (GetDatabaseEncoding() != PG_SQL_ASCII)
 		utf8 = pg_server_to_any(resource, strlen(resource), PG_UTF8);
-	error = zkl_name_check(utf8, strlen(utf8));
-	if (error != ZKL_NAME_OK)
+	fault = zkl_name_fault(utf8, strlen(utf8));
+	if (fault.error != ZKL_NAME_OK)
 	{
 		int			shown = pg_mbcliplen(resource, strlen(resource), 64);
 
@@ -878,7 +878,7 @@ resource_name(const char *resource, char name[ZKL_NAME_MAX + 1])
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid resource name \"%.*s\"%s", shown, resource,
 						resource[shown] != '\0' ? "..." : ""),
-				 errdetail("The name %s.", zkl_name_error_text(error)),
+				 errdetail("%s", zkl_name_detail(resource, fault)),
 				 errhint("A resource has the name of the lock whose tokens it is fenced by.")));
 	}
 	strlcpy(name, utf8, ZKL_NAME_MAX + 1);

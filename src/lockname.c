@@ -7,9 +7,16 @@
  * A lock name becomes part of a path that other programs read, so the rules
  * here are of three kinds: what ZooKeeper's servers refuse, what would make
  * two names one path or leave the root, and what would sit as a child in
- * another lock's directory and be taken for somebody waiting there. The last
- * kind matters because names nest: the directory of "a/b" is a child of the
- * directory of "a".
+ * another lock's directory and be taken by zklock for somebody waiting there.
+ * The last kind matters because names nest: the directory of "a/b" is a child
+ * of the directory of "a".
+ *
+ * Curator and Go do not filter what they find in the directory of a lock, and
+ * may queue behind a child such as "0". They then wait for longer than they
+ * had to, but two never hold: a child more moves nobody forward. To refuse
+ * every name that could do that would refuse what people call their locks (a
+ * number, a date, any uuid), for the sake of a client that locks an ancestor;
+ * so those names are good, and doc/interop.md says what it means.
  *
  * ZooKeeper checks paths as UTF-16. A character beyond U+FFFF is two
  * surrogates there, which it refuses, so we refuse those characters too (they
@@ -124,110 +131,76 @@ parse_contender(const char *child, size_t len, ZklContender *contender)
 }
 
 /*
- * Would a directory of this name, as a child of a lock directory, stand before
- * the contenders there?
- *
- * Curator does not filter the children: it cuts each after the last marker it
- * knows and sorts what is left as text, so a child "-x", or one that ends in a
- * marker, is first for ever and nobody gets the lock. What begins with a
- * digit above zero or with a letter is behind every contender while the
- * counter is below 10^9; all digits are refused elsewhere.
- */
-static bool
-sorts_before_contenders(const char *component, size_t len)
-{
-	for (size_t i = 0; i < NMARKERS; i++)
-	{
-		const Marker *m = &markers[i];
-		size_t		tail = 0;	/* where the part that is sorted begins */
-
-		for (size_t at = 0; at + m->len <= len; at++)
-		{
-			if (memcmp(component + at, m->text, m->len) == 0)
-				tail = at + m->len;
-		}
-		if (tail == len || (unsigned char) component[tail] <= '0')
-			return true;
-	}
-	return false;
-}
-
-/*
  * What names and roots have in common: the characters, and that no component
- * is empty or begins with a dot.
+ * is empty or begins with a dot. A name has more rules.
  */
-static ZklNameError
-check_text(const char *text, size_t len)
+static ZklNameFault
+find_fault(const char *text, size_t len, bool is_name)
 {
-	bool		refused = false;
+	ZklNameFault fault = {ZKL_NAME_OK, 1, 0};
+	ZklNameFault refused = {ZKL_NAME_OK, 0, 0};
+	size_t		begin = 0;
 	size_t		used;
 
 	for (size_t i = 0; i < len; i += used)
 	{
 		uint32_t	c = zkl_utf8_decode(text + i, len - i, &used);
 
+		/* it may be cut anywhere, so that components mean nothing */
 		if (c == ZKL_UTF8_INVALID || c == 0)
-			return ZKL_NAME_NOT_UTF8;
-		if (is_refused(c))
-			refused = true;
+			return (ZklNameFault) {ZKL_NAME_NOT_UTF8, 0, 0};
+		if (is_refused(c) && refused.error == ZKL_NAME_OK)
+			refused = (ZklNameFault) {ZKL_NAME_CONTROL_CHARACTER, fault.component, c};
+		fault.component += c == '/';
 	}
-	if (refused)
-		return ZKL_NAME_CONTROL_CHARACTER;
+	if (refused.error != ZKL_NAME_OK)
+		return refused;
 
-	for (size_t i = 0; i <= len; i++)
+	/* at the end of a name that ends in a slash there is one more, an empty one */
+	for (fault.component = 1; begin <= len; fault.component++)
 	{
-		/* a component begins here */
-		if (i == 0 || text[i - 1] == '/')
-		{
-			if (i == len || text[i] == '/')
-				return ZKL_NAME_EMPTY_COMPONENT;
-			if (text[i] == '.')
-				return ZKL_NAME_DOT_COMPONENT;
-		}
+		const char *component = text + begin;
+		const char *slash = memchr(component, '/', len - begin);
+		size_t		clen = slash ? (size_t) (slash - component) : len - begin;
+		ZklContender contender;
+
+		if (clen == 0)
+			fault.error = ZKL_NAME_EMPTY_COMPONENT;
+		else if (component[0] == '.')
+			fault.error = ZKL_NAME_DOT_COMPONENT;
+		else if (!is_name)
+			fault.error = ZKL_NAME_OK;
+		else if (parse_contender(component, clen, &contender))
+			fault.error = ZKL_NAME_LOOKS_LIKE_CONTENDER;
+		/* from the second on it is a child of another lock's directory */
+		else if (begin > 0 && (component_is(component, clen, "locks") ||
+							   component_is(component, clen, "leases")))
+			fault.error = ZKL_NAME_RESERVED;
+		else if (fault.component > ZKL_COMPONENTS_MAX)
+			fault.error = ZKL_NAME_TOO_DEEP;
+
+		if (fault.error != ZKL_NAME_OK)
+			return fault;
+		begin += clen + 1;
 	}
-	return ZKL_NAME_OK;
+	fault.component = 0;
+	return fault;
+}
+
+ZklNameFault
+zkl_name_fault(const char *name, size_t len)
+{
+	if (len == 0)
+		return (ZklNameFault) {ZKL_NAME_EMPTY, 0, 0};
+	if (len > ZKL_NAME_MAX)
+		return (ZklNameFault) {ZKL_NAME_TOO_LONG, 0, 0};
+	return find_fault(name, len, true);
 }
 
 ZklNameError
 zkl_name_check(const char *name, size_t len)
 {
-	ZklNameError error;
-	size_t		begin = 0;
-
-	if (len == 0)
-		return ZKL_NAME_EMPTY;
-	if (len > ZKL_NAME_MAX)
-		return ZKL_NAME_TOO_LONG;
-	error = check_text(name, len);
-	if (error != ZKL_NAME_OK)
-		return error;
-
-	while (begin < len)
-	{
-		const char *component = name + begin;
-		const char *slash = memchr(component, '/', len - begin);
-		size_t		clen = slash ? (size_t) (slash - component) : len - begin;
-		ZklContender contender;
-
-		if (parse_contender(component, clen, &contender))
-			return ZKL_NAME_LOOKS_LIKE_CONTENDER;
-
-		/* from the second on it is a child of another lock's directory */
-		if (begin > 0)
-		{
-			size_t		ndigits = 0;
-
-			while (ndigits < clen && is_digit(component[ndigits]))
-				ndigits++;
-			if (ndigits == clen ||
-				component_is(component, clen, "locks") ||
-				component_is(component, clen, "leases") ||
-				sorts_before_contenders(component, clen))
-				return ZKL_NAME_RESERVED;
-		}
-		begin += clen + 1;
-	}
-	return ZKL_NAME_OK;
+	return zkl_name_fault(name, len).error;
 }
 
 const char *
@@ -244,31 +217,33 @@ zkl_name_error_text(ZklNameError error)
 		case ZKL_NAME_NOT_UTF8:
 			return "is not valid UTF-8";
 		case ZKL_NAME_EMPTY_COMPONENT:
-			return "has an empty component between slashes, or a slash too many at its beginning or end";
+			return "is empty: there is a slash too many beside it";
 		case ZKL_NAME_DOT_COMPONENT:
-			return "has a component that begins with a dot";
+			return "begins with a dot";
 		case ZKL_NAME_CONTROL_CHARACTER:
-			return "has a control character, or another character that ZooKeeper does not allow in a path";
+			return "has a character that ZooKeeper does not allow in a path";
 		case ZKL_NAME_LOOKS_LIKE_CONTENDER:
-			return "has a component that looks like the node of a lock request";
+			return "looks like the node of a lock request";
 		case ZKL_NAME_RESERVED:
-			return "has a component after the first that other ZooKeeper clients would mistake for a lock request or a semaphore";
+			return "is what a semaphore's directory is called";
+		case ZKL_NAME_TOO_DEEP:
+			return "is one too many: a name has at most 8";
 		case ZKL_NAME_NOT_ABSOLUTE:
 			return "does not begin with a slash";
 	}
 	return "is not valid";
 }
 
-ZklNameError
-zkl_root_check(const char *root, size_t len)
+ZklNameFault
+zkl_root_fault(const char *root, size_t len)
 {
 	if (len == 0)
-		return ZKL_NAME_EMPTY;
+		return (ZklNameFault) {ZKL_NAME_EMPTY, 0, 0};
 	if (len > ZKL_ROOT_MAX)
-		return ZKL_NAME_TOO_LONG;
+		return (ZklNameFault) {ZKL_NAME_TOO_LONG, 0, 0};
 	if (root[0] != '/')
-		return ZKL_NAME_NOT_ABSOLUTE;
-	return check_text(root + 1, len - 1);
+		return (ZklNameFault) {ZKL_NAME_NOT_ABSOLUTE, 0, 0};
+	return find_fault(root + 1, len - 1, false);
 }
 
 bool
@@ -303,6 +278,26 @@ zkl_node_has_uuid(const char *child, const char *uuid)
 	return strncmp(child, "_c_", 3) == 0 &&
 		strncmp(child + 3, uuid, ZKL_UUID_SIZE - 1) == 0 &&
 		child[3 + ZKL_UUID_SIZE - 1] == '-';
+}
+
+int64_t
+zkl_node_place(const char *child)
+{
+	size_t		len = strlen(child);
+	int64_t		place = 0;
+
+	if (len <= DIGITS || is_digit(child[len - DIGITS - 1]))
+		return -1;
+	/* the sign of a counter that wrapped, behind the minus sign of the name */
+	if (len > DIGITS + 1 && child[len - DIGITS - 1] == '-' && child[len - DIGITS - 2] == '-')
+		return -1;
+	for (const char *c = child + len - DIGITS; *c != '\0'; c++)
+	{
+		if (!is_digit(*c))
+			return -1;
+		place = place * 10 + (*c - '0');
+	}
+	return place <= ZKL_DIGITS_LIMIT ? place : -1;
 }
 
 /* Join the parts, or leave "" when they do not fit. */

@@ -18,8 +18,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A lock name: UTF-8, 1 to 255 bytes. */
+/* A lock name: UTF-8, 1 to 255 bytes, of at most so many components: each is a
+ * node in ZooKeeper that outlives its lock by a minute. */
 #define ZKL_NAME_MAX		255
+#define ZKL_COMPONENTS_MAX	8
 
 /* A contender's node name (without directory), with its terminator. Ours have
  * 55 to 58 bytes; foreign ones that do not fit are reported, not cut. */
@@ -65,13 +67,19 @@ typedef enum ZklNameError
 								 * looks at UTF-16, where that is two
 								 * surrogates) */
 	ZKL_NAME_LOOKS_LIKE_CONTENDER,	/* any component */
-	ZKL_NAME_RESERVED,			/* a later component is "locks", "leases" or
-								 * all digits, or would come before the
-								 * contenders in Curator's order: it, or what
-								 * follows a marker in it, is empty or begins
-								 * with "0" or a character below */
+	ZKL_NAME_RESERVED,			/* a later component is "locks" or "leases" */
+	ZKL_NAME_TOO_DEEP,			/* too many components */
 	ZKL_NAME_NOT_ABSOLUTE		/* roots only: no slash at the beginning */
 } ZklNameError;
+
+/* What is wrong with a name, and where. */
+typedef struct ZklNameFault
+{
+	ZklNameError error;
+	int			component;		/* the one at fault, counted from 1; 0 when it is
+								 * the name as a whole */
+	uint32_t	character;		/* CONTROL_CHARACTER: the first such one */
+} ZklNameFault;
 
 typedef enum ZklContenderKind
 {
@@ -91,13 +99,16 @@ typedef struct ZklContender
 /* Is this a valid lock name? "len" bytes at "name", which may hold anything. */
 extern ZklNameError zkl_name_check(const char *name, size_t len);
 
-/* Why not: a predicate for an error detail ("The lock name %s."), never NULL. */
+/* The same, with the component at fault. */
+extern ZklNameFault zkl_name_fault(const char *name, size_t len);
+
+/* Why not: a predicate of that component, or of the name ("Component 2 %s."), never NULL. */
 extern const char *zkl_name_error_text(ZklNameError error);
 
 /* The same for zklock.root, which begins with one slash and does not end with
  * one. Characters, empty components and dots as in names; what looks like a
- * contender or is reserved may be in it, since no lock lives above. */
-extern ZklNameError zkl_root_check(const char *root, size_t len);
+ * contender or is reserved may be in it, and as many as fit, since no lock lives above. */
+extern ZklNameFault zkl_root_fault(const char *root, size_t len);
 
 /*
  * Classify a child of a lock directory by the end of its name: one of the
@@ -112,6 +123,13 @@ extern bool zkl_mode_conflicts(ZklMode mine, ZklContenderKind other);
 /* Is "child" the node of the request with this uuid ("_c_<uuid>-...")? Never,
  * if the uuid is not one with dashes. */
 extern bool zkl_node_has_uuid(const char *child, const char *uuid);
+
+/*
+ * The place of any child among those of its directory: the ten digits that the server
+ * has put at its end, or -1 when it does not end in as many, or when the counter is
+ * beyond ZKL_DIGITS_LIMIT and does not tell the order any more.
+ */
+extern int64_t zkl_node_place(const char *child);
 
 /* "_c_<uuid>-lock-" and its like: what is handed to create(SEQUENTIAL). */
 extern void zkl_node_prefix(char buf[ZKL_NODE_SIZE], const char *uuid, ZklMode mode);

@@ -56,9 +56,6 @@
 #define ASK_BEFORE_MS		300
 #define ASK_AFTER_BUSY_MS	200
 
-/* How long a try waits for its turn to look at a semaphore. */
-#define TURN_TIMEOUT_MS		300
-
 #define WAIT_FOREVER		(-1)
 
 ZklHold    *zkl_holds = NULL;
@@ -154,17 +151,78 @@ zkl_copy_as_utf8(char *to, size_t size, const char *from)
 						   pg_encoding_mbcliplen(PG_UTF8, utf8, strlen(utf8), size - 1)));
 }
 
+/*
+ * The component of this number, from 1 on, or "" for 0. Slashes are bytes of their own in
+ * every encoding, so the count is that of the name in UTF-8.
+ */
+static char *
+copy_component(const char *given, int number)
+{
+	if (number == 0)
+		return pstrdup("");
+	while (--number > 0)
+		given = strchr(given, '/') + 1;
+	return pnstrdup(given, strcspn(given, "/"));
+}
+
+char *
+zkl_name_detail(const char *given, ZklNameFault fault)
+{
+	const char *text = zkl_name_error_text(fault.error);
+	char	   *component = copy_component(given, fault.component);
+	int			shown = pg_mbcliplen(component, strlen(component), 64);
+	const char *more = component[shown] != '\0' ? "..." : "";
+
+	if (fault.component == 0)
+		return psprintf("The name %s.", text);
+	if (fault.error == ZKL_NAME_EMPTY_COMPONENT)
+		return psprintf("Component %d of the name %s.", fault.component, text);
+	if (fault.error == ZKL_NAME_CONTROL_CHARACTER)
+		return psprintf("Component %d of the name, \"%.*s\"%s, %s: U+%04X.",
+						fault.component, shown, component, more, text, fault.character);
+	return psprintf("Component %d of the name, \"%.*s\"%s, %s.",
+					fault.component, shown, component, more, text);
+}
+
+/* What to write instead. */
+static char *
+name_hint(const char *given, ZklNameFault fault)
+{
+	char	   *component = copy_component(given, fault.component);
+
+	switch (fault.error)
+	{
+		case ZKL_NAME_TOO_LONG:
+			return psprintf("A name has up to %d bytes of UTF-8; write md5(...) of its longest part instead.",
+							ZKL_NAME_MAX);
+		case ZKL_NAME_EMPTY_COMPONENT:
+			return pstrdup("Leave out that slash, or write \"-\" for a value that is empty.");
+		case ZKL_NAME_DOT_COMPONENT:
+			return psprintf("Let it begin with another character: \"_%s\".", component);
+		case ZKL_NAME_CONTROL_CHARACTER:
+			return pstrdup("Leave the character out, or write encode(convert_to(..., 'UTF8'), 'hex') of the text that has it.");
+		case ZKL_NAME_LOOKS_LIKE_CONTENDER:
+		case ZKL_NAME_RESERVED:
+			return psprintf("Let it end in another character: \"%s_\".", component);
+		case ZKL_NAME_TOO_DEEP:
+			return pstrdup("Put another character than a slash between some of them: \"a:b\".");
+		default:
+			return psprintf("A name is UTF-8 text of 1 to %d bytes; slashes separate its components.",
+							ZKL_NAME_MAX);
+	}
+}
+
 void
 zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1])
 {
 	const char *utf8 = given;
-	ZklNameError error;
+	ZklNameFault fault;
 
 	if (GetDatabaseEncoding() != PG_SQL_ASCII)
 		utf8 = pg_server_to_any(given, strlen(given), PG_UTF8);
 
-	error = zkl_name_check(utf8, strlen(utf8));
-	if (error != ZKL_NAME_OK)
+	fault = zkl_name_fault(utf8, strlen(utf8));
+	if (fault.error != ZKL_NAME_OK)
 	{
 		int			shown = pg_mbcliplen(given, strlen(given), 64);
 
@@ -172,9 +230,8 @@ zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1])
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid lock name \"%.*s\"%s", shown, given,
 						given[shown] != '\0' ? "..." : ""),
-				 errdetail("The name %s.", zkl_name_error_text(error)),
-				 errhint("A name is UTF-8 text of 1 to %d bytes; slashes separate its components.",
-						 ZKL_NAME_MAX)));
+				 errdetail("%s", zkl_name_detail(given, fault)),
+				 errhint("%s", name_hint(given, fault))));
 	}
 	strlcpy(name, utf8, ZKL_NAME_MAX + 1);
 }
@@ -596,9 +653,8 @@ typedef struct Wait
 	int			leases;			/* of a semaphore, else 0 */
 	const ZklHold *downgrade;	/* the write hold to be downgraded, or NULL */
 	bool		try;			/* NULL instead of an error when it is taken */
-	bool		turn;			/* for a semaphore's mutex: to queue is no answer */
+	bool		turn;			/* for a semaphore's mutex */
 	bool		turn_lost;		/* out: that mutex was lost, begin again */
-	ZklTime		give_up;		/* then this is, unless 0 */
 	bool		xact_level;
 	ZklTime		start;
 	int			timeout;		/* ms, or WAIT_FOREVER */
@@ -707,7 +763,7 @@ raise_timeout(Wait *wait, ZklEntry *entry)
 					zkl_lock_label(wait->name), wait->timeout),
 			 wait->turn ? errdetail("%d others are waiting for a lease.", ahead) :
 			 wait->leases > 0 && ahead > 0 ?
-			 errdetail("%d of %d leases are taken.%s%s", ahead, wait->leases,
+			 errdetail("%d of %d leases are taken.%s%s", Min(ahead, wait->leases), wait->leases,
 					   holder != NULL ? " " : "", holder != NULL ? holder : "") :
 			 holder != NULL && ahead > 1 ?
 			 errdetail("%s %d contenders are ahead.", holder, ahead) :
@@ -803,7 +859,7 @@ submit(Wait *wait)
 	entry->push_signal = push_signal;
 	entry->mode = wait->mode;
 	/* a downgrade waits for nobody */
-	entry->try = wait->downgrade == NULL && !wait->turn && (wait->try || wait->timeout == 0);
+	entry->try = wait->downgrade == NULL && (wait->try || wait->timeout == 0);
 	entry->leases = wait->leases;
 	entry->beside[0] = '\0';
 	entry->inherited_token = 0;
@@ -1004,15 +1060,6 @@ wait_for_grant(Wait *wait)
 				raise_timeout(wait, entry);
 			raise_unavailable(wait);
 		}
-		if (wait->give_up != 0 && pg_atomic_read_u32(&entry->queued))
-		{
-			if (now >= wait->give_up)
-			{
-				let_pending_go();
-				return NULL;
-			}
-			left = Min(left, wait->give_up - now);
-		}
 		if (wait->deadline != 0 && !asked)
 		{
 			ZklTime		ask_at = wait->deadline -
@@ -1160,9 +1207,14 @@ acquire(Wait *wait)
 }
 
 /*
- * Curator's two steps: a mutex puts those who want a lease in order, and who has
- * it waits until there are few enough. Returns a number that is unique but
- * fences nothing, or 0 when a try found no lease free.
+ * Curator's two steps: a mutex puts those who want to wait for a lease in order, and
+ * who has it waits until fewer than "leases" nodes are before his own. Who does not
+ * want to wait needs no turn: either so many nodes are there, or his own comes among
+ * the first (queue.h says why that is no lease too many). A try that had to queue for
+ * the mutex could come back with no answer, and none is not "taken".
+ *
+ * Returns a number that is unique but fences nothing, or 0 when a try saw all leases
+ * taken.
  */
 static int64
 acquire_lease(const char *semaphore, int leases, bool try, int timeout)
@@ -1194,25 +1246,13 @@ again:
 	supersede_lost(name, false);
 	zkl_guard_check();
 	hold = find_mode(name, ZKL_MODE_LEASE);
-	if (hold == NULL || !hold->released)
+	if (!try && wait.timeout != 0 && (hold == NULL || !hold->released))
 	{
 		turn.timeout = wait.timeout;
 		turn.start = wait.start;
 		turn.by_lock_timeout = wait.by_lock_timeout;
 		turn.deadline = wait.deadline;
-		/* who has the mutex has it for a moment, or waits for a lease */
-		if (try || timeout == 0)
-			turn.give_up = zkl_now() + ZKL_MS(TURN_TIMEOUT_MS);
-		if (wait_for_grant(&turn) == NULL)
-		{
-			if (!try)
-				ereport(ERROR,
-						(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-						 errmsg("%s is taken", zkl_lock_label(name)),
-						 errdetail("Others wait for one of its %d leases.", leases)));
-			restore_superseded();
-			return 0;
-		}
+		(void) wait_for_grant(&turn);
 		pending_mutex = pending_entry;
 		pending_entry = -1;
 	}

@@ -106,6 +106,9 @@ extern void zkl_require_preload(void);
  */
 extern void zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1]);
 
+/* What is wrong with the name that was given, for an error's detail. */
+extern char *zkl_name_detail(const char *given, ZklNameFault fault);
+
 /* A string of this database as UTF-8, cut if need be; NULL is "". */
 extern void zkl_copy_as_utf8(char *to, size_t size, const char *from);
 

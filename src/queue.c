@@ -15,23 +15,36 @@
 
 #include <string.h>
 
-/* The leases of a semaphore: all children count, and none is before another. */
+/*
+ * The leases of a semaphore. Whoever made a child, it counts, unless it certainly came
+ * after ours. Of several that want the last lease at the same time one gets it, then,
+ * and none is kept from it by one that came too late and is about to go.
+ */
 static void
 read_leases(ZklListing *listing, char *const *children, int nchildren)
 {
+	int64_t		own_place = -1;
+
 	for (int i = 0; i < nchildren; i++)
 	{
 		size_t		len = strlen(children[i]);
 
-		if (zkl_node_has_uuid(children[i], listing->uuid) && len < sizeof(listing->own))
-		{
-			listing->own_found = true;
-			memcpy(listing->own, children[i], len + 1);
+		if (!zkl_node_has_uuid(children[i], listing->uuid) || len >= sizeof(listing->own))
 			continue;
-		}
-		listing->ahead++;
+		listing->own_found = true;
+		memcpy(listing->own, children[i], len + 1);
+		own_place = zkl_node_place(children[i]);
+	}
+	for (int i = 0; i < nchildren; i++)
+	{
+		size_t		len = strlen(children[i]);
+
+		if (listing->own_found && strcmp(children[i], listing->own) == 0)
+			continue;
 		if (listing->first[0] == '\0' && len < sizeof(listing->first))
 			memcpy(listing->first, children[i], len + 1);
+		if (own_place < 0 || zkl_node_place(children[i]) <= own_place)
+			listing->ahead++;
 	}
 	listing->contenders = nchildren;
 }
@@ -253,13 +266,11 @@ zkl_queue_set_beside(ZklQueue *queue, const char *write_node)
 	strncpy(queue->beside, write_node, sizeof(queue->beside) - 1);
 }
 
-/* Must we wait, by this listing? */
+/* Must we wait, with so many ahead of us? */
 static bool
-is_taken(const ZklQueue *queue, const ZklListing *listing)
+is_taken(const ZklQueue *queue, int ahead)
 {
-	if (queue->mode == ZKL_MODE_LEASE)
-		return listing->ahead >= queue->leases;
-	return listing->ahead > 0;
+	return ahead >= (queue->mode == ZKL_MODE_LEASE ? queue->leases : 1);
 }
 
 void
@@ -556,9 +567,10 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 				return;
 			if (rc == ZKL_RC_OK && listing->trouble != ZKL_TROUBLE_NONE)
 				fail(queue, ZKL_RC_OK, listing->trouble);
-			else if (rc == ZKL_RC_OK && is_taken(queue, listing))
+			else if (rc == ZKL_RC_OK && is_taken(queue, listing->ahead - listing->leaving))
 			{
 				queue->result = ZKL_RESULT_BUSY;
+				queue->ahead = listing->ahead;
 				end(queue);
 			}
 			else
@@ -593,8 +605,9 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 		fail(queue, ZKL_RC_OK, ZKL_TROUBLE_NO_WRITER);
 		return;
 	}
-	if (is_taken(queue, listing) && queue->try)
+	if (is_taken(queue, listing->ahead - listing->leaving) && queue->try)
 	{
+		queue->ahead = listing->ahead;
 		begin_delete(queue, ZKL_RESULT_BUSY, false);
 		return;
 	}
@@ -608,7 +621,7 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 	if (queue->czxid == 0 && listing->contenders == 1 && queue->mode != ZKL_MODE_LEASE)
 		queue->czxid = listing->pzxid;
 	queue->listed = true;
-	queue->must_wait = is_taken(queue, listing);
+	queue->must_wait = is_taken(queue, listing->ahead);
 	queue->ahead = listing->ahead;
 	queue->plain = listing->pred_is_mutex && !listing->shared_seen;
 	queue->pred_suffices = listing->ahead == 1 && queue->plain;

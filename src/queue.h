@@ -29,9 +29,17 @@
  *	ENDED		no node of ours exists	nothing				(the caller frees it)
  *
  * A lease of a semaphore is taken by the same machine. It has no predecessor:
- * "first" then means that no more than so many nodes are there, and it watches
- * the directory. Who may try at all is decided by a mutex beside it, which is
- * another machine's. A downgrade is the same machine as well: it makes a read
+ * "first" then means that fewer nodes than there are leases came before its own,
+ * and it watches the directory. Never more hold than there are leases, without
+ * anything else that keeps them in order: if one too many held, look at the one
+ * whose node came last. The nodes of the others were there before his, and still
+ * are; so they were in the listing that he was granted by, which shows him that
+ * as many as there are leases came before. Curator grants only when no more nodes
+ * than leases are there at all, which is stricter, so the same is true of a
+ * mixture. Those who wait queue at a mutex beside it, as Curator's do, which is
+ * another machine's; a try does not.
+ *
+ * A downgrade is the same machine as well: it makes a read
  * node with the digits of the write node that its backend holds, and the grant
  * counts only if that write node is in the same listing, since then it stood
  * when ours was made, and nobody can have come between.
@@ -50,6 +58,11 @@
  * node was seen on this connection, owned by this ZooKeeper session, with no
  * conflicting node of lower digits. A node's absence is believed only from a
  * listing behind a write that succeeded.
+ *
+ * A try ends as BUSY only when somebody else is ahead than requests of this worker
+ * that are over ("leaving"), whose nodes are being deleted: these hold nothing, and
+ * may stand there for a while when a deletion did not get through. If there are only
+ * such, it goes on: creates, or waits for them.
  *
  * The token is the node's czxid, which comes with the reply to a create, but not
  * when the create travels in a batch. Then, if the listing shows no contender but
@@ -122,7 +135,7 @@ typedef enum ZklTrouble
 /*
  * What the machine needs to know of a list of children. "uuid", "mode" and
  * "beside" are set by the asker; zkl_listing_read() fills in the rest. With
- * mode LEASE every child counts as a contender, as it does for Curator.
+ * mode LEASE every child is a contender, as it is for Curator.
  */
 typedef struct ZklListing
 {
@@ -143,6 +156,8 @@ typedef struct ZklListing
 	char		first[ZKL_NODE_SIZE];	/* lowest digits of all, or "" */
 	int64_t		pzxid;			/* of the directory: its latest create or delete;
 								 * not from the children's names */
+	int			leaving;		/* of those ahead, nodes of requests that are over and
+								 * that this worker deletes; not from there either */
 	bool		shared_seen;	/* any read or write node */
 	ZklTrouble	trouble;
 } ZklListing;

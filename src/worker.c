@@ -2371,6 +2371,42 @@ on_batch_reply(ZklOp *op)
 	}
 }
 
+/*
+ * How many of those ahead of a try are nodes of ours that nobody needs any more? Such a
+ * node is in a listing when its deletion was sent after it, or did not get through.
+ */
+static int
+count_leaving(int index, const ZklListing *listing)
+{
+	Slot	   *slot = &worker.slots[index];
+	int64_t		place = zkl_node_place(slot->queue.node);
+	int			leaving = 0;
+
+	if (!slot->queue.try || listing->ahead == 0)
+		return 0;
+	for (int i = 0; i < zkl_shared->nentries; i++)
+	{
+		Slot	   *other = &worker.slots[i];
+		ZklContender contender;
+
+		if (!other->active || other->dir_hash != slot->dir_hash || i == index ||
+			other->queue.state != ZKL_QUEUE_DELETING || other->queue.node[0] == '\0' ||
+			strcmp(zkl_shared->entries[i].name, zkl_shared->entries[index].name) != 0)
+			continue;
+		(void) zkl_contender_parse(other->queue.node, &contender);
+		if (slot->queue.mode != ZKL_MODE_LEASE &&
+			!zkl_mode_conflicts(slot->queue.mode, contender.kind))
+			continue;
+		if (place < 0 || zkl_node_place(other->queue.node) < place)
+			leaving++;
+	}
+	for (int i = 0; i < zkl_suspects_count() && worker.nsuspects > 0; i++)
+		if (zkl_suspects()[i].name[0] != '\0' &&
+			zkl_node_has_uuid(listing->pred, zkl_suspects()[i].uuid))
+			leaving++;
+	return leaving;
+}
+
 static void
 on_queue_reply(ZklOp *op)
 {
@@ -2400,6 +2436,7 @@ on_queue_reply(ZklOp *op)
 			zkl_queue_probed(queue, op->rc, op->connection);
 			break;
 		case ZKL_OP_LIST:
+			op->listing.leaving = op->rc == ZKL_RC_OK ? count_leaving(op->slot, &op->listing) : 0;
 			zkl_queue_listed(queue, op->rc, op->connection, &op->listing);
 			break;
 		case ZKL_OP_OWN:

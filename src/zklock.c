@@ -147,11 +147,15 @@ check_hosts(char **newval, void **extra, GucSource source)
 static bool
 check_root(char **newval, void **extra, GucSource source)
 {
-	ZklNameError error = zkl_root_check(*newval, strlen(*newval));
+	ZklNameFault fault = zkl_root_fault(*newval, strlen(*newval));
 
-	if (error == ZKL_NAME_OK)
+	if (fault.error == ZKL_NAME_OK)
 		return true;
-	GUC_check_errdetail("The path %s.", zkl_name_error_text(error));
+	if (fault.component > 0)
+		GUC_check_errdetail("Component %d of the path %s.", fault.component,
+							zkl_name_error_text(fault.error));
+	else
+		GUC_check_errdetail("The path %s.", zkl_name_error_text(fault.error));
 	GUC_check_errhint("The root is a ZooKeeper path such as /zklock.");
 	return false;
 }

@@ -30,6 +30,8 @@
 #							away and reset: done, and the client cannot know
 #	NAME lose_request [OP]	reset before the next request (of type OP) is
 #							forwarded: not done, and the client cannot know
+#	NAME delay MS			what comes from now on takes so long to get through, in each
+#							direction, however much of it there is; 0 ends it
 #	NAME forget_session		the next client that comes back with a ZooKeeper session is
 #							presented to the server as a new one, and answered so
 #	NAME session			"ok ID PASSWORD", both in hex, of the ZooKeeper session whose
@@ -59,6 +61,7 @@ use IO::Select;
 use IO::Socket::INET;
 use IO::Socket::UNIX;
 use Socket qw(SOL_SOCKET SO_LINGER IPPROTO_TCP TCP_NODELAY);
+use Time::HiRes qw(time);
 
 use constant {
 	BUFFER_MAX => 1 << 20,    # stop reading from one side when the other lags
@@ -88,6 +91,7 @@ foreach my $spec (@specs)
 		rewrite => ($kind // '') =~ m{^(\d+)/(\d+)$} ? [ $1, $2 ] : undef,
 		mode => 'pass',
 		op => undef,
+		delay => 0,
 		forget => 0,
 		fired => 0,
 	};
@@ -107,6 +111,7 @@ sub serve
 {
 	my ($read, $write) = (IO::Select->new($control), IO::Select->new);
 	my %owner;    # fileno => [connection, side]
+	my $next = let_through();
 
 	foreach my $route (values %routes)
 	{
@@ -130,7 +135,7 @@ sub serve
 		}
 	}
 
-	my ($readable, $writable) = IO::Select->select($read, $write, undef, undef);
+	my ($readable, $writable) = IO::Select->select($read, $write, undef, $next);
 	my %listeners = map { ($_->{listener} ? (fileno $_->{listener}, $_) : ()) } values %routes;
 
 	foreach my $socket (@{ $writable || [] })
@@ -193,6 +198,7 @@ sub accept_client
 		route => $route,
 		socket => [ $client, $server ],
 		out => [ '', '' ],
+		late => [ [], [] ],    # [when, bytes], ...: not out yet
 		eof => [ 0, 0 ],
 		shut => [ 0, 0 ],
 		connecting => 1,
@@ -251,9 +257,44 @@ sub take_in
 
 	my $forward = $side == 0 ? client_bytes($conn, $bytes) : server_bytes($conn, $bytes);
 	return unless exists $connections{ $conn->{id} };
+	if ($conn->{route}{delay} || @{ $conn->{late}[ 1 - $side ] })
+	{
+		push @{ $conn->{late}[ 1 - $side ] }, [ time + $conn->{route}{delay}, $forward ];
+		return;
+	}
 	$conn->{out}[ 1 - $side ] .= $forward;
 	flush_out($conn, 1 - $side) if length $conn->{out}[ 1 - $side ] && !$conn->{connecting};
 	return;
+}
+
+# What was delayed for long enough goes on. Returns the seconds until there is more to do, or
+# undef.
+sub let_through
+{
+	my $now = time;
+	my $next;
+
+	# one that breaks is taken out of the list
+	my @all = values %connections;
+	foreach my $conn (@all)
+	{
+		next if $conn->{route}{mode} eq 'freeze' || $conn->{connecting};
+		foreach my $side (0, 1)
+		{
+			my $late = $conn->{late}[$side];
+			my $due = 0;
+
+			while (@$late && $late->[0][0] <= $now)
+			{
+				$conn->{out}[$side] .= (shift @$late)->[1];
+				$due = 1;
+			}
+			flush_out($conn, $side) if $due;
+			last unless exists $connections{ $conn->{id} };
+			$next = $late->[0][0] - $now if @$late && (!defined $next || $late->[0][0] - $now < $next);
+		}
+	}
+	return $next;
 }
 
 sub flush_out
@@ -287,7 +328,8 @@ sub pass_eof
 	foreach my $side (0, 1)
 	{
 		my $other = 1 - $side;
-		next if !$conn->{eof}[$side] || $conn->{shut}[$other] || length $conn->{out}[$other];
+		next if !$conn->{eof}[$side] || $conn->{shut}[$other]
+		  || length $conn->{out}[$other] || @{ $conn->{late}[$other] };
 		next if $other == 1 && $conn->{connecting};
 		shutdown $conn->{socket}[$other], 1;
 		$conn->{shut}[$other] = 1;
@@ -454,6 +496,11 @@ sub command
 	elsif ($verb eq 'session')
 	{
 		return defined $route->{session} ? "ok $route->{session}" : 'error no handshake yet';
+	}
+	elsif ($verb eq 'delay')
+	{
+		return 'error how many ms?' unless ($op // '') =~ /^\d+$/;
+		$route->{delay} = $op / 1000;
 	}
 	elsif ($verb eq 'forget_session')
 	{

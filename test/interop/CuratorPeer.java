@@ -5,7 +5,8 @@
  *		java CuratorPeer HOSTS SESSION_TIMEOUT_MS
  *
  * Kinds: mutex, revocable (a mutex that is given up when somebody asks for it), read, write
- * (both of one InterProcessReadWriteLock, so that one id can hold both), semaphore.
+ * (both of one InterProcessReadWriteLock, so that one id can hold both), semaphore,
+ * semaphoremutex, and multi: all of several paths, with commas between them.
  *
  * Copyright (c) 2026, zklock developers
  */
@@ -13,6 +14,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.lang.reflect.Method;
 import java.util.ArrayDeque;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.Deque;
 import java.util.HashMap;
@@ -21,8 +23,11 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.locks.InterProcessLock;
+import org.apache.curator.framework.recipes.locks.InterProcessMultiLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
 import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.framework.recipes.locks.Revoker;
@@ -99,6 +104,18 @@ public class CuratorPeer
 				held.push(() -> semaphore.returnLease(lease));
 				kinds.push(kind);
 				say(id, "acquired", base(lease.getNodeName()));
+				return;
+			}
+			if (kind.equals("semaphoremutex") || kind.equals("multi"))
+			{
+				InterProcessLock other = kind.equals("multi")
+					? new InterProcessMultiLock(client, Arrays.asList(path.split(",")))
+					: new InterProcessSemaphoreMutex(client, path);
+
+				other.acquire();
+				held.push(() -> other.release());
+				kinds.push(kind);
+				say(id, "acquired", "-");	/* they do not tell */
 				return;
 			}
 			InterProcessMutex lock = lock(kind, path);

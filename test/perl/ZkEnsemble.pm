@@ -460,7 +460,8 @@ sub log_tail
 =item $zk->proxy($n, @command)
 
 The proxy before node $n (option proxy): 'freeze', 'pass', 'refuse', 'accept',
-'cut', 'hang_up', 'drop_replies', 'drop_events', 'only_handshakes', 'lose_reply', 'lose_request', 'forget_session', 'session', 'status', as
+'cut', 'hang_up', 'drop_replies', 'drop_events', 'only_handshakes', 'delay', 'lose_reply', 'lose_request', 'forget_session',
+'session', 'status', as
 described at the head of zkproxy.pl. Without $n defined: all nodes. Returns the answer of the last.
 
 =item $zk->isolate($n), $zk->isolate($n, hang_up => 1), $zk->rejoin($n)

@@ -24,9 +24,9 @@
 #													it; "released" follows
 #									ID error TEXT		instead of any answer
 #
-# KIND is mutex, read, write or semaphore as far as the client has it, and plain for
-# kazoo's Lock without the pattern that lets it see others. They end when standard input
-# does.
+# KIND is mutex, read, write or semaphore as far as the client has it, plain for kazoo's
+# Lock without the pattern that lets it see others, and semaphoremutex or multi of Curator,
+# which say "-" for NODE. They end when standard input does.
 #
 # Copyright (c) 2026, zklock developers
 
@@ -45,9 +45,10 @@ use IO::Select;
 use IPC::Open3;
 use Time::HiRes qw(time sleep);
 
+use PostgreSQL::Test::Utils ();
 use ZkTest;
 
-our @EXPORT = qw(peer_missing wait_any queue_of watchers_of digits_of);
+our @EXPORT = qw(peer_missing wait_any queue_of watchers_of digits_of names_that_people_use);
 
 my $interop = abs_path(dirname(__FILE__) . '/../interop');
 my $java = '/usr/share/java';
@@ -261,6 +262,22 @@ sub wait_any
 		my %handle = map { ($_->handle => $_->handle) } @clients;
 		IO::Select->new(values %handle)->can_read($left);
 	}
+}
+
+# names_that_people_use($n): so many different lock names, as bytes of UTF-8, from the grammar of
+# test/unit/test_names.c.
+sub names_that_people_use
+{
+	my ($n) = @_;
+	my $unit = abs_path("$interop/../unit");
+	my $source = abs_path("$interop/../../src");
+	my $program = PostgreSQL::Test::Utils::tempdir('names') . '/names';
+	system('cc', '-std=gnu11', '-O1', "-I$source", '-o', $program, "$unit/test_names.c", "$source/lockname.c") == 0
+	  or croak 'cannot compile test_names.c';
+	open my $out, '-|', $program, '--print', $n or croak "$program: $!";
+	chomp(my @names = <$out>);
+	close $out or croak "$program: exit code $?";
+	return @names;
 }
 
 # ---------------------------------------------------------------------

@@ -81,11 +81,18 @@ fuzz_name(const char *bytes, size_t size)
 	char		node[ZKL_NODE_SIZE];
 	char		name[ZKL_NAME_MAX + 1];
 	char		path[ZKL_PATH_SIZE];
-	ZklNameError error = zkl_name_check(bytes, size);
+	ZklNameFault fault = zkl_name_fault(bytes, size);
+	int			slashes = 0;
 
-	MUST(zkl_name_error_text(error) != NULL);
-	if (error != ZKL_NAME_OK)
+	for (size_t i = 0; i < size; i++)
+		slashes += bytes[i] == '/';
+	MUST(zkl_name_error_text(fault.error) != NULL);
+	MUST(fault.error == zkl_name_check(bytes, size));
+	MUST(fault.component >= 0 && fault.component <= slashes + 1);
+	MUST((fault.character != 0) == (fault.error == ZKL_NAME_CONTROL_CHARACTER));
+	if (fault.error != ZKL_NAME_OK)
 		return;
+	MUST(slashes < ZKL_COMPONENTS_MAX);
 	MUST(size >= 1 && size <= ZKL_NAME_MAX);
 	MUST(is_clean(bytes, size));
 	memcpy(name, bytes, size);
@@ -119,14 +126,14 @@ fuzz_name(const char *bytes, size_t size)
 	{
 		root[0] = '/';
 		memcpy(root + 1, bytes, size);
-		MUST(zkl_root_check(root, size + 1) == ZKL_NAME_OK);
+		MUST(zkl_root_fault(root, size + 1).error == ZKL_NAME_OK);
 	}
 }
 
 static void
 fuzz_root(const char *bytes, size_t size)
 {
-	if (zkl_root_check(bytes, size) == ZKL_NAME_OK)
+	if (zkl_root_fault(bytes, size).error == ZKL_NAME_OK)
 	{
 		MUST(size >= 2 && size <= ZKL_ROOT_MAX);
 		MUST(bytes[0] == '/' && bytes[size - 1] != '/');
@@ -162,6 +169,13 @@ fuzz_child(const char *bytes, size_t size)
 	}
 	else
 		MUST(c.digits == 0);
+	if (zkl_node_place(child) >= 0)
+	{
+		char		place[32];
+
+		snprintf(place, sizeof(place), "%010" PRId64, zkl_node_place(child));
+		MUST(len > 10 && strcmp(child + len - 10, place) == 0);
+	}
 	if (zkl_node_has_uuid(child, UUID))
 		MUST(strncmp(child, "_c_" UUID "-", 40) == 0);
 	MUST(!zkl_node_has_uuid("_c_" UUID "-lock-0000000012", child) || strcmp(child, UUID) == 0);

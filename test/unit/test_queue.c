@@ -562,6 +562,82 @@ test_shared(void)
 	CHECK_INT(queue.result, ZKL_RESULT_LOST, "a lock that is taken away is lost");
 }
 
+#define LEASE_A(digits)	"_c_" UUID_A "-lease-" digits
+#define LEASE_B(digits)	"_c_bbbbbbbb-bbbb-4bbb-8bbb-bbbbbbbbbbbb-lease-" digits
+
+/* What becomes of a request for the only lease, with one other node there. */
+static ZklQueue
+lease_beside(bool try, char *own, char *other)
+{
+	ZklQueue	queue = created_as(ZKL_MODE_LEASE, "", own);
+	ZklListing	l = listing_as(ZKL_MODE_LEASE, "", own, other);
+
+	queue.try = try;
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	return queue;
+}
+
+static void
+test_leases(void)
+{
+	ZklQueue	queue;
+
+	/* of those who want the last lease at the same time the first one gets it */
+	queue = lease_beside(true, LEASE_A("0000000009"), LEASE_B("0000000010"));
+	CHECK_INT(queue.state, ZKL_QUEUE_GRANTED, "two_tries_for_the_last_lease_do_not_both_fail");
+	queue = lease_beside(true, LEASE_A("0000000011"), LEASE_B("0000000010"));
+	CHECK_INT(queue.result, ZKL_RESULT_BUSY, "the second one does");
+	queue = lease_beside(false, LEASE_A("0000000009"), LEASE_B("0000000010"));
+	CHECK_INT(queue.state, ZKL_QUEUE_GRANTED, "nor does a try that came later keep a waiter waiting");
+
+	/* where the counter does not tell the order any more, all count, as for Curator */
+	queue = lease_beside(false, LEASE_A("2000000001"), LEASE_B("2000000002"));
+	CHECK_INT(queue.state, ZKL_QUEUE_QUEUED, "leases_beyond_the_limit_of_the_counter_all_count");
+	queue = lease_beside(false, LEASE_A("2000000000"), LEASE_B("-2147483648"));
+	CHECK_INT(queue.state, ZKL_QUEUE_QUEUED, "so_does_one_whose_counter_wrapped");
+	queue = lease_beside(false, LEASE_A("-000000007"), LEASE_B("0000000008"));
+	CHECK_INT(queue.state, ZKL_QUEUE_QUEUED, "and all for one whose own did");
+}
+
+/*
+ * What is ahead of a try is a node of the same worker's, whose owner is done with it and
+ * whose deletion did not get through.
+ */
+static void
+test_leaving(void)
+{
+	ZklQueue	queue;
+	ZklListing	l;
+
+	zkl_queue_init(&queue, ZKL_MODE_EXCLUSIVE, true);
+	zkl_queue_connected(&queue, 1, SESSION);
+	strcpy(queue.uuid, UUID_A);
+	send_all(&queue);
+	l = listing_as(ZKL_MODE_EXCLUSIVE, "", NODE_B, NULL);
+	l.leaving = 1;
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.result, ZKL_RESULT_NONE, "a_node_on_its_way_out_is_no_holder");
+	CHECK(send_all(&queue) & ZKL_OP_CREATE, "the try goes on");
+	zkl_queue_created(&queue, ZKL_RC_OK, NODE_A, 100, SESSION);
+	l = listing_as(ZKL_MODE_EXCLUSIVE, "", NODE_A, NODE_B);
+	l.leaving = 1;
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.state, ZKL_QUEUE_QUEUED, "but does not hold while it stands");
+	CHECK(zkl_queue_wanted(&queue) & ZKL_OP_PRED, "it waits for it to go");
+	l.leaving = 0;
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.result, ZKL_RESULT_BUSY, "somebody else ahead means taken");
+
+	zkl_queue_init(&queue, ZKL_MODE_EXCLUSIVE, true);
+	zkl_queue_connected(&queue, 1, SESSION);
+	strcpy(queue.uuid, UUID_A);
+	send_all(&queue);
+	l = listing_as(ZKL_MODE_EXCLUSIVE, "", NODE_B, NODE_C);
+	l.leaving = 1;
+	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
+	CHECK_INT(queue.result, ZKL_RESULT_BUSY, "one on its way out hides nobody");
+}
+
 /* ------------------------------------------------------------------------
  * Random orders
  * ------------------------------------------------------------------------
@@ -1214,13 +1290,13 @@ find_writer(SimClient *client)
 	return NULL;
 }
 
-/* Does anybody queue? At a semaphore a mutex lets in one at a time. */
+/* Does anybody queue? At a semaphore a mutex lets in one at a time; a try needs none. */
 static bool
 somebody_waits(void)
 {
 	for (int c = 0; c < CLIENTS; c++)
 		for (int m = 0; m < MACHINES; m++)
-			if (sim.clients[c].machines[m].active &&
+			if (sim.clients[c].machines[m].active && !sim.clients[c].machines[m].queue.try &&
 				sim.clients[c].machines[m].queue.state != ZKL_QUEUE_GRANTED)
 				return true;
 	return false;
@@ -1233,12 +1309,13 @@ begin_request(SimClient *client, SimMachine *machine)
 	ZklMode		mode = sim.flavour == SEMAPHORE ? ZKL_MODE_LEASE :
 		sim.flavour == MUTEX ? ZKL_MODE_EXCLUSIVE : (ZklMode) random_below(3);
 	bool		downgrade = sim.flavour == SHARED && writer != NULL && random_below(2) == 0;
+	bool		try = !downgrade &&
+		(random_below(4) == 0 || (sim.flavour == SEMAPHORE && somebody_waits()));
 
 	machine->active = true;
 	machine->serial++;
 	machine->seen = ZKL_QUEUE_NEW;
-	zkl_queue_init(&machine->queue, downgrade ? ZKL_MODE_READ : mode,
-				   !downgrade && random_below(4) == 0);
+	zkl_queue_init(&machine->queue, downgrade ? ZKL_MODE_READ : mode, try);
 	zkl_queue_set_leases(&machine->queue, LEASES);
 	if (downgrade)
 		zkl_queue_set_beside(&machine->queue, writer->queue.node);
@@ -1288,7 +1365,7 @@ owner_step(int c)
 
 	if (!machine->active)
 	{
-		if (sim.quiet || (sim.flavour == SEMAPHORE && somebody_waits()))
+		if (sim.quiet)
 			return;
 		begin_request(client, machine);
 		if (client->believes)
@@ -1492,6 +1569,8 @@ main(void)
 	test_loss();
 	test_cancel();
 	test_shared();
+	test_leases();
+	test_leaving();
 	for (Flavour flavour = MUTEX; flavour <= SEMAPHORE; flavour++)
 		test_random_orders(flavour, steps ? atoll(steps) : 1000000,
 						   seed ? (uint64_t) atoll(seed) : 1);
