@@ -104,6 +104,8 @@
 typedef enum DoomReason
 {
 	DOOM_LAPSED,
+	DOOM_LAPSED_BEFORE,			/* and is current again */
+	DOOM_SHORT,					/* less is left than is needed */
 	DOOM_EXPIRED,
 	DOOM_VANISHED,
 	DOOM_BROKEN
@@ -236,10 +238,12 @@ doom(const ZklHold *hold)
 	}
 	else
 	{
-		ZklTime		deadline = zkl_word_deadline(pg_atomic_read_u64(&zkl_shared->lease));
+		uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
+		ZklTime		deadline = zkl_word_deadline(word);
 
-		guard.reason = DOOM_LAPSED;
-		guard.since = deadline != 0 && deadline < now ? deadline : now;
+		guard.reason = deadline <= now ? DOOM_LAPSED :
+			guard.relying && zkl_word_epoch(word) != guard.epoch ? DOOM_LAPSED_BEFORE : DOOM_SHORT;
+		guard.since = deadline != 0 ? deadline : now;
 	}
 	strlcpy(guard.name, hold->name, sizeof(guard.name));
 	if (!guard.timer_found)
@@ -300,6 +304,11 @@ doom_detail(ZklTime now)
 		case DOOM_BROKEN:
 			return psprintf("It was taken away by %s, %ld ms ago.",
 							zkl_text_for_message(guard.breaker), ago);
+		case DOOM_LAPSED_BEFORE:
+			return pstrdup("The lease had run out in the meantime, and another client may have held it; it is current again.");
+		case DOOM_SHORT:
+			return psprintf("%ld ms of the lease were left, which is too little to commit, or to begin what no rollback takes back.",
+							Max(-ago, 0L));
 		case DOOM_LAPSED:
 			break;
 	}
