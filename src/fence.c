@@ -124,6 +124,7 @@ typedef struct Pass
 	int64		passed;			/* the token that passed, and is the mark now */
 	int64		presented;		/* by zk_fence_check, for the guards; 0 = none */
 	TransactionId lower;		/* the last one that passed with a lower token */
+	TransactionId before;		/* who had passed last when we did first */
 	int			level;
 } Pass;
 
@@ -219,6 +220,7 @@ merge_passes(int level)
 			parent->passed = pass->passed;
 			parent->presented = pass->presented;
 			parent->lower = pass->lower;
+			parent->before = pass->before;
 			pfree(pass->resource);
 		}
 		else
@@ -267,6 +269,7 @@ pass_at_this_level(const char *resource)
 		pass.passed = outer->passed;
 		pass.presented = outer->presented;
 		pass.lower = outer->lower;
+		pass.before = outer->before;
 	}
 
 	if (!fence.callbacks_registered)
@@ -503,15 +506,16 @@ is_own(TransactionId xid)
 }
 
 /*
- * Does the snapshot not show a transaction that has ended? One that runs has not passed
- * here, since we hold the lock: it locks the row for some other reason.
+ * Does the snapshot not show a transaction? One that runs has not passed here, since we
+ * hold the lock: it locks the row for some other reason, and so covers the trace of the
+ * one before it, which may be one that the snapshot does not show.
  */
 static bool
 is_after(TransactionId xid, Snapshot snapshot)
 {
 	return TransactionIdIsNormal(xid) && XidInMVCCSnapshot(xid, snapshot) &&
 		TransactionIdPrecedes(xid, XidFromFullTransactionId(ReadNextFullTransactionId())) &&
-		!is_own(xid) && !TransactionIdIsInProgress(xid);
+		!is_own(xid);
 }
 
 /* The last transaction that touched this version of the row. */
@@ -573,13 +577,41 @@ to_full(TransactionId xid)
 }
 
 /*
- * Does the statement that the client sent consist of calls alone? Then it reads and
- * writes nothing by its own snapshot, and those that follow have newer ones.
+ * Constants and parameters, and calls of the extension's own functions, and of casts and
+ * the like, with nothing else: none of these reads a table.
  */
 static bool
-statement_is_alone(void)
+is_only_calls(Node *node, Oid extension)
 {
+	FuncExpr   *call = (FuncExpr *) node;
+	ListCell   *arg;
+
+	if (node == NULL || IsA(node, Const) || IsA(node, Param))
+		return true;
+	if (IsA(node, RelabelType))
+		return is_only_calls((Node *) ((RelabelType *) node)->arg, extension);
+	if (!IsA(node, FuncExpr) || call->funcretset ||
+		(getExtensionOfObject(ProcedureRelationId, call->funcid) != extension &&
+		 (call->funcid >= FirstNormalObjectId ||
+		  func_volatile(call->funcid) != PROVOLATILE_IMMUTABLE)))
+		return false;
+	foreach(arg, call->args)
+		if (!is_only_calls(lfirst(arg), extension))
+			return false;
+	return true;
+}
+
+/*
+ * Does the statement that the client sent consist of such calls alone? Then it reads and
+ * writes nothing by its own snapshot, and those that follow have newer ones. Of one inside
+ * a function, a procedure or DO that is not known: it is taken for one that does more.
+ */
+static bool
+statement_is_alone(Oid function)
+{
+	Oid			extension;
 	PlannedStmt *statement;
+	Plan	   *plan;
 	ListCell   *cell;
 
 	if (ActivePortal == NULL)
@@ -587,13 +619,14 @@ statement_is_alone(void)
 	if (list_length(ActivePortal->stmts) != 1)
 		return false;
 	statement = linitial_node(PlannedStmt, ActivePortal->stmts);
-	/* what these run has its own snapshots */
-	if (statement->commandType == CMD_UTILITY)
-		return IsA(statement->utilityStmt, CallStmt) || IsA(statement->utilityStmt, DoStmt);
-	if (statement->commandType != CMD_SELECT || statement->hasModifyingCTE)
+	plan = statement->planTree;
+	if (statement->commandType != CMD_SELECT || statement->hasModifyingCTE ||
+		statement->subplans != NIL || !IsA(plan, Result) || plan->lefttree != NULL ||
+		plan->qual != NIL || ((Result *) plan)->resconstantqual != NULL)
 		return false;
-	foreach(cell, statement->rtable)
-		if (lfirst_node(RangeTblEntry, cell)->rtekind == RTE_RELATION)
+	extension = getExtensionOfObject(ProcedureRelationId, function);
+	foreach(cell, plan->targetlist)
+		if (!is_only_calls((Node *) lfirst_node(TargetEntry, cell)->expr, extension))
 			return false;
 	return true;
 }
@@ -603,7 +636,7 @@ statement_is_alone(void)
  * zk_fence_check.
  */
 static void
-refuse_old_snapshot(const char *resource, int64 token, TransactionId lower, bool call)
+refuse_old_snapshot(Oid function, const char *resource, int64 token, TransactionId lower, bool call)
 {
 	Snapshot	snapshot;
 
@@ -616,7 +649,7 @@ refuse_old_snapshot(const char *resource, int64 token, TransactionId lower, bool
 		return;
 	if (!IsMVCCSnapshot(snapshot) || !is_after(lower, snapshot))
 		return;
-	if (call && !IsolationUsesXactSnapshot() && statement_is_alone())
+	if (call && !IsolationUsesXactSnapshot() && statement_is_alone(function))
 		return;
 	/* what a subscription brings was computed elsewhere */
 	if (IsLogicalWorker())
@@ -789,7 +822,7 @@ write_mark(Table *table, TupleTableSlot *slot, bool exists, const char *resource
  * for this token; when the token is below it nothing was done.
  */
 static Mark
-advance_mark(Oid function, const char *resource, int64 token, bool call)
+advance_mark(Oid function, const char *resource, int64 token, TransactionId before, bool call)
 {
 	Mark		mark;
 	uint64		hash = hash_bytes_extended((const unsigned char *) resource, strlen(resource), 0);
@@ -814,11 +847,14 @@ advance_mark(Oid function, const char *resource, int64 token, bool call)
 		}
 		if (token < mark.token)
 			break;
+		/* our own trace covers that of whom we found when we passed with a lower token */
+		if (TransactionIdIsNormal(mark.last) && is_own(mark.last))
+			mark.last = before;
 		if (token > mark.token)
 			mark.lower = mark.last;
 
 		/* before we leave our own trace: what fails must fail again */
-		refuse_old_snapshot(resource, token, mark.lower, call);
+		refuse_old_snapshot(function, resource, token, mark.lower, call);
 		if (!lock_row(&table, slot))
 			continue;
 		if (token > mark.token)
@@ -1007,7 +1043,7 @@ pass(Oid function, const char *resource, int64 token, bool issued, bool call)
 
 	if (known != NULL && known->passed == token)
 	{
-		refuse_old_snapshot(resource, token, known->lower, call);
+		refuse_old_snapshot(function, resource, token, known->lower, call);
 		return;
 	}
 
@@ -1018,7 +1054,8 @@ pass(Oid function, const char *resource, int64 token, bool issued, bool call)
 	if (!issued)
 		refuse_future(resource, token);
 
-	mark = advance_mark(function, resource, token, call);
+	mark = advance_mark(function, resource, token,
+						known != NULL ? known->before : InvalidTransactionId, call);
 	if (token < mark.token)
 		ereport(ERROR,
 				(errcode(ZKL_ERRCODE_STALE_FENCING_TOKEN),
@@ -1029,6 +1066,7 @@ pass(Oid function, const char *resource, int64 token, bool issued, bool call)
 	known = pass_at_this_level(resource);
 	known->passed = token;
 	known->lower = mark.lower;
+	known->before = mark.last;
 	fence.epoch++;
 }
 

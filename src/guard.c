@@ -126,6 +126,8 @@ static struct
 	uint32		epoch;			/* ... since the lease had this epoch */
 	bool		did_work;		/* ... and ran a statement that is not exempt */
 	volatile sig_atomic_t step; /* CommitStep */
+	volatile sig_atomic_t ending;	/* the client's statement is over, and the
+									 * commit comes next */
 	bool		committed_elsewhere;	/* others may have committed on their
 										 * servers: they were let pass */
 	bool		first_in_line;	/* no library was preloaded before us */
@@ -285,9 +287,12 @@ still_good(ZklTime margin)
 void
 zkl_guard_refresh(void)
 {
-	refresh();
+	const ZklHold *lost = find_lost();
+
 	if (guard.relying)
 		(void) still_good(0);
+	else if (lost != NULL && zkl_has_written())
+		doom(lost);				/* whatever it was that no hook has seen */
 }
 
 static const char *
@@ -342,8 +347,9 @@ raise_doom(void)
 void
 zkl_guard_check_doom(void)
 {
-	if (guard.timer_found)
-		(void) still_good(0);
+	/* the timer may have looked just when the transaction began to rely on a lock */
+	if (guard.timer_found && still_good(0))
+		guard.timer_found = false;
 	if (guard.doomed)
 		raise_doom();
 }
@@ -459,6 +465,50 @@ commit_can_be_cancelled(void)
 	}
 }
 
+/* Does the backend wait for a client that does not read? There it serves no cancel. */
+static bool
+waits_to_send(void)
+{
+	return *my_wait_event_info == WAIT_EVENT_CLIENT_WRITE;
+}
+
+/*
+ * Outside of all levels nobody catches the cancel and says what it is. But an error asks
+ * for its context: then it can be said. Called by the signal handler while the process
+ * sleeps in the lock manager, so nobody is about to change the list; what is left of it
+ * when the lock was granted all the same is taken back in forget_next_cancel().
+ */
+static ErrorContextCallback cancel_context;
+
+static void
+on_cancel_context(void *arg)
+{
+	if (geterrcode() != ERRCODE_QUERY_CANCELED || still_good(0))
+		return;
+	errcode(ZKL_ERRCODE_LOCK_LOST);
+	errmsg("%s is lost", zkl_lock_label(guard.name));
+	errdetail("%s", doom_detail(zkl_now()));
+	errhint(DOOM_HINT);
+}
+
+static void
+convert_next_cancel(void)
+{
+	if (cancel_context.callback != NULL)
+		return;
+	cancel_context.callback = on_cancel_context;
+	cancel_context.previous = error_context_stack;
+	error_context_stack = &cancel_context;
+}
+
+static void
+forget_next_cancel(void)
+{
+	if (error_context_stack == &cancel_context)
+		error_context_stack = cancel_context.previous;
+	cancel_context.callback = NULL;
+}
+
 static void
 on_timer(void)
 {
@@ -492,8 +542,9 @@ on_timer(void)
 		guard.timer_found = true;
 		guard.found_at = now;
 	}
-	else if (guard.in_copy_in && has_written && zkl_idle_loss == ZKL_IDLE_TERMINATE)
-		guard.dying = true;		/* the cancel did not get through */
+	else if ((guard.in_copy_in || waits_to_send()) && has_written &&
+			 zkl_idle_loss == ZKL_IDLE_TERMINATE)
+		guard.dying = true;		/* a cancel does not get through */
 	else if (guard.swallowed && now - guard.found_at > DOOM_PATIENCE)
 		guard.dying = true;
 	else if (guard.nesting == 0 && (has_written || MyProc->waitLock != NULL) &&
@@ -509,6 +560,13 @@ on_timer(void)
 		 * in the next holder's way */
 		if (has_written && zkl_idle_loss == ZKL_IDLE_TERMINATE)
 			guard.dying = true;
+	}
+	else if (guard.ending && MyProc->waitLock != NULL)
+	{
+		/* the COMMIT waits, for one, to check a deferred constraint */
+		convert_next_cancel();
+		QueryCancelPending = true;
+		set_timer(DOOM_PERIOD_MS);
 	}
 	else if (guard.nesting == 0 || guard.exempt)
 	{
@@ -630,8 +688,10 @@ rely(void)
 {
 	if (!guard.relying)
 	{
-		guard.relying = true;
 		guard.epoch = zkl_word_epoch(pg_atomic_read_u64(&zkl_shared->lease));
+		/* the timer's handler compares with that as soon as we rely */
+		pg_compiler_barrier();
+		guard.relying = true;
 	}
 	arm_timer();
 }
@@ -669,6 +729,15 @@ is_zklock_function(Oid oid)
 	return false;
 }
 
+/* A constant or a parameter; a varchar's is made a text's by a node around it. */
+static bool
+is_constant(Node *arg)
+{
+	if (IsA(arg, RelabelType))
+		arg = (Node *) ((RelabelType *) arg)->arg;
+	return IsA(arg, Const) || IsA(arg, Param);
+}
+
 /*
  * A FROM-less SELECT of direct zklock calls passes while a loss is not
  * acknowledged, since it is how one acknowledges it.
@@ -692,7 +761,7 @@ query_is_exempt(PlannedStmt *stmt)
 		if (!IsA(call, FuncExpr) || !is_zklock_function(call->funcid))
 			return false;
 		foreach(arg, call->args)
-			if (!IsA(lfirst(arg), Const) && !IsA(lfirst(arg), Param))
+			if (!is_constant(lfirst(arg)))
 				return false;
 	}
 	return true;
@@ -775,7 +844,8 @@ static void
 convert_error(MemoryContext context)
 {
 	ErrorData  *edata;
-	bool		ours = guard.travelling;
+	bool		travelling = guard.travelling;
+	bool		ours = travelling;
 
 	guard.travelling = false;
 	if (!ours && (geterrcode() == ERRCODE_QUERY_CANCELED || guard.swallowed))
@@ -786,6 +856,12 @@ convert_error(MemoryContext context)
 	MemoryContextSwitchTo(context);
 	edata = CopyErrorData();
 	FlushErrorState();
+	/* raise_doom()'s own words need no others */
+	if (travelling && edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+	{
+		edata->sqlerrcode = ZKL_ERRCODE_LOCK_LOST;
+		ReThrowError(edata);
+	}
 	edata->sqlerrcode = ZKL_ERRCODE_LOCK_LOST;
 	edata->message = psprintf("%s is lost", zkl_lock_label(guard.name));
 	edata->detail = pstrdup(doom_detail(zkl_now()));
@@ -805,6 +881,7 @@ enter_level(void)
 {
 	guard.travelling = false;
 	guard.nesting++;
+	guard.ending = false;
 }
 
 static void
@@ -812,14 +889,20 @@ leave_level(void)
 {
 	Assert(guard.nesting > 0);
 	guard.nesting--;
-	if (guard.nesting > 0 || !is_concerned())
+	if (!is_concerned())
 		return;
 	come_first();
+	if (guard.nesting > 0)
+		return;
 	if (guard.relying)
 		zkl_written_note_notify();
-	/* the cancel was caught, and what came after it had no time to find out */
-	if (guard.swallowed && !guard.exempt)
+	/* the cancel was caught, or came after the last moment at which it was served */
+	if ((guard.swallowed || guard.timer_found) && !guard.exempt)
+	{
 		zkl_guard_check();
+		guard.timer_found = false;
+	}
+	guard.ending = !IsTransactionBlock();
 }
 
 /* In a PG_CATCH, whose caller throws the error again unless this does. */
@@ -828,10 +911,9 @@ leave_level_by_error(MemoryContext context)
 {
 	Assert(guard.nesting > 0);
 	guard.nesting--;
-	if (guard.nesting > 0)
-		return;
 	come_first();
-	convert_error(context);
+	if (guard.nesting == 0)
+		convert_error(context);
 }
 
 static void
@@ -853,6 +935,9 @@ guard_ExecutorStart(QueryDesc *queryDesc, int eflags)
 			prev_ExecutorStart(queryDesc, eflags);
 		else
 			standard_ExecutorStart(queryDesc, eflags);
+		/* a foreign data wrapper connects here */
+		if (is_concerned())
+			come_first();
 		guard.nesting--;
 	}
 	PG_CATCH();
@@ -880,6 +965,8 @@ guard_ExecutorRun(ZKL_EXECUTOR_RUN_PARAMS)
 			prev_ExecutorRun(ZKL_EXECUTOR_RUN_ARGS);
 		else
 			standard_ExecutorRun(ZKL_EXECUTOR_RUN_ARGS);
+		if (is_concerned())
+			zkl_written_note_routing(queryDesc->estate);
 	}
 	PG_CATCH();
 	{
@@ -887,8 +974,6 @@ guard_ExecutorRun(ZKL_EXECUTOR_RUN_PARAMS)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	if (is_concerned())
-		zkl_written_note_routing(queryDesc->estate);
 	leave_level();
 }
 
@@ -962,6 +1047,9 @@ guard_ProcessUtility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 	}
 	PG_END_TRY();
 	leave_level();
+	if (IsA(stmt, TransactionStmt) && ((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT &&
+		guard.nesting == 0)
+		guard.ending = true;
 
 	if (discard_all)
 		(void) zkl_locks_release_all();
@@ -998,50 +1086,42 @@ guard_needs_fmgr(Oid function)
 	return needed;
 }
 
-/* What the hook keeps for one call of a function. */
-typedef struct FunctionCall
-{
-	MemoryContext context;
-	sig_atomic_t exempt;		/* what the statement was around it */
-	Datum		prev_private;
-} FunctionCall;
-
 static void
 guard_fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *private)
 {
-	FunctionCall *call = (FunctionCall *) DatumGetPointer(*private);
+	/* of the outermost call, if that is a level of its own */
+	static MemoryContext context = NULL;
+	static sig_atomic_t exempt = false;
 
-	/* the place for our own is part of the FmgrInfo, and used again by its next call */
-	if (call == NULL)
-	{
-		call = MemoryContextAllocZero(flinfo->fn_mcxt, sizeof(FunctionCall));
-		*private = PointerGetDatum(call);
-	}
 	switch (event)
 	{
 		case FHET_START:
 			if (prev_fmgr)
-				prev_fmgr(event, flinfo, &call->prev_private);
+				prev_fmgr(event, flinfo, private);
 			/* PostgreSQL does not end what fails to begin */
-			if (guard.nesting == 0 && is_concerned())
-				begin_statement();
-			call->context = CurrentMemoryContext;
-			call->exempt = guard.exempt;
 			if (guard.nesting == 0)
+			{
+				if (is_concerned())
+					begin_statement();
+				context = CurrentMemoryContext;
+				exempt = guard.exempt;
 				guard.exempt = false;
+			}
 			enter_level();
 			break;
 		case FHET_END:
-			guard.exempt = call->exempt;
 			if (prev_fmgr)
-				prev_fmgr(event, flinfo, &call->prev_private);
+				prev_fmgr(event, flinfo, private);
+			if (guard.nesting == 1)
+				guard.exempt = exempt;
 			leave_level();
 			break;
 		case FHET_ABORT:
-			guard.exempt = call->exempt;
 			if (prev_fmgr)
-				prev_fmgr(event, flinfo, &call->prev_private);
-			leave_level_by_error(call->context);
+				prev_fmgr(event, flinfo, private);
+			if (guard.nesting == 1)
+				guard.exempt = exempt;
+			leave_level_by_error(context);
 			break;
 	}
 }
@@ -1052,6 +1132,8 @@ guard_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subI
 {
 	if (prev_object_access)
 		prev_object_access(access, classId, objectId, subId, arg);
+	if (access == OAT_FUNCTION_EXECUTE)
+		zkl_written_note_function(objectId);
 	if (!is_concerned())
 		return;
 
@@ -1064,7 +1146,6 @@ guard_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subI
 	if (guard.nesting == 0 && MyBEEntry != NULL && MyBEEntry->st_state == STATE_FASTPATH &&
 		!is_zklock_function(objectId))
 		begin_statement();
-	zkl_written_note_function(objectId);
 }
 
 /* ------------------------------------------------------------------------
@@ -1176,8 +1257,11 @@ finish_early(void)
 static bool
 commit_depends_on_lock(void)
 {
+	forget_next_cancel();
 	if (guard.step == COMMIT_DECIDED)
 		return false;			/* a prepared transaction's */
+	if (proc_exit_inprogress)
+		return false;			/* its temporary tables are dropped */
 	if (guard.timer_found || guard.doomed)
 		zkl_guard_check_doom();
 	if (zkl_nholds == 0 || !(guard.did_work || zkl_has_written()))
@@ -1195,9 +1279,9 @@ pre_commit_first(void)
 {
 	if (!is_concerned() || !commit_depends_on_lock())
 		return;
-	if (!still_good(ZKL_MS(zkl_commit_margin) + (zkl_written_elsewhere ? ELSEWHERE_MARGIN : 0)))
+	if (!still_good(ZKL_MS(zkl_commit_margin) + (zkl_written_elsewhere == ZKL_WRITTEN_FAR ? ELSEWHERE_MARGIN : 0)))
 		raise_doom();
-	guard.committed_elsewhere = zkl_written_elsewhere;
+	guard.committed_elsewhere = zkl_written_elsewhere == ZKL_WRITTEN_FAR;
 }
 
 /* And as close to our own commit record as it can be. */
@@ -1235,7 +1319,8 @@ end_transaction(void)
 	if (guard.signal != 0)
 		set_timer(0);
 	guard.did_work = guard.doomed = guard.committed_elsewhere = false;
-	guard.timer_found = guard.swallowed = false;
+	guard.timer_found = guard.swallowed = guard.ending = false;
+	forget_next_cancel();
 	zkl_written_forget();
 	zkl_locks_at_xact_end();
 

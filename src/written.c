@@ -35,7 +35,7 @@
 #include "compat.h"
 #include "written.h"
 
-volatile sig_atomic_t zkl_written_elsewhere = false;
+volatile sig_atomic_t zkl_written_elsewhere = ZKL_WRITTEN_NOTHING;
 
 /* Functions that were looked up in the catalog, by OID; forgotten when one changes. */
 #define KNOWN_FUNCTIONS		64
@@ -79,21 +79,22 @@ zkl_notify_is_pending(void)
 bool
 zkl_has_written(void)
 {
-	return TransactionIdIsValid(GetTopTransactionIdIfAny()) || zkl_written_elsewhere ||
+	return TransactionIdIsValid(GetTopTransactionIdIfAny()) || zkl_written_elsewhere != ZKL_WRITTEN_NOTHING ||
 		zkl_notify_is_pending();
 }
 
 void
 zkl_written_note_notify(void)
 {
-	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()) && zkl_notify_is_pending())
-		zkl_written_elsewhere = true;
+	if (zkl_written_elsewhere == ZKL_WRITTEN_NOTHING &&
+		!TransactionIdIsValid(GetTopTransactionIdIfAny()) && zkl_notify_is_pending())
+		zkl_written_elsewhere = ZKL_WRITTEN_HERE;
 }
 
 void
 zkl_written_forget(void)
 {
-	zkl_written_elsewhere = false;
+	zkl_written_elsewhere = ZKL_WRITTEN_NOTHING;
 }
 
 /* A row of a partitioned table may go to a foreign partition: that shows only later. */
@@ -163,7 +164,7 @@ zkl_written_note_plan(const PlannedStmt *stmt, bool concerned)
 		}
 	foreach(lc, stmt->resultRelations)
 		if (is_elsewhere(rt_fetch(lfirst_int(lc), stmt->rtable)->relkind))
-			zkl_written_elsewhere = true;
+			zkl_written_elsewhere = ZKL_WRITTEN_FAR;
 }
 
 /* Foreign partitions that rows were routed to: the plan does not name them. */
@@ -191,10 +192,14 @@ note_named_table(const RangeVar *name, bool concerned)
 	if (!OidIsValid(relation))
 		return;
 	if (is_elsewhere(get_rel_relkind(relation)))
-		zkl_written_elsewhere = true;
+		zkl_written_elsewhere = ZKL_WRITTEN_FAR;
 	if (concerned)
 		foreach(lc, find_all_inheritors(relation, NoLock, NULL))
+		{
+			if (is_elsewhere(get_rel_relkind(lfirst_oid(lc))))
+				zkl_written_elsewhere = ZKL_WRITTEN_FAR;
 			note_foreign_table(lfirst_oid(lc));
+		}
 }
 
 void
@@ -204,6 +209,8 @@ zkl_written_note_utility(Node *stmt, bool concerned)
 
 	if (IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from)
 		note_named_table(((CopyStmt *) stmt)->relation, concerned);
+	else if (IsA(stmt, LockStmt) && zkl_written_elsewhere == ZKL_WRITTEN_NOTHING)
+		zkl_written_elsewhere = ZKL_WRITTEN_HERE;
 	else if (IsA(stmt, TruncateStmt))
 		foreach(lc, ((TruncateStmt *) stmt)->relations)
 			note_named_table(lfirst_node(RangeVar, lc), concerned);
@@ -221,7 +228,7 @@ zkl_written_note_function(Oid function)
 {
 	int			place = function % KNOWN_FUNCTIONS;
 
-	if (zkl_written_elsewhere || function < FirstNormalObjectId)
+	if (zkl_written_elsewhere == ZKL_WRITTEN_FAR || function < FirstNormalObjectId)
 		return;
 	if (!callback_registered)
 	{
@@ -238,5 +245,5 @@ zkl_written_note_function(Oid function)
 		known_functions[place].is_dblink = name != NULL && strcmp(name, "dblink") == 0;
 	}
 	if (known_functions[place].is_dblink)
-		zkl_written_elsewhere = true;
+		zkl_written_elsewhere = ZKL_WRITTEN_FAR;
 }

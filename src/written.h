@@ -24,10 +24,17 @@
 #include "nodes/plannodes.h"
 
 /*
- * Something went, or may have gone, to another server. A signal handler reads it
- * beside MyProc->xid; everybody else calls zkl_has_written().
+ * What was written without a transaction id. A signal handler reads it beside
+ * MyProc->xid; everybody else calls zkl_has_written().
  */
-extern volatile sig_atomic_t zkl_written_elsewhere;
+typedef enum ZklWritten
+{
+	ZKL_WRITTEN_NOTHING = 0,
+	ZKL_WRITTEN_HERE,			/* NOTIFY; LOCK TABLE, which nobody may be left with */
+	ZKL_WRITTEN_FAR				/* it went, or may have gone, to another server */
+} ZklWritten;
+
+extern volatile sig_atomic_t zkl_written_elsewhere; /* ZklWritten */
 
 extern bool zkl_has_written(void);
 

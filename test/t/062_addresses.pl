@@ -52,6 +52,8 @@ package Forward
 					$select->add($client, $server);
 					next;
 				}
+				# the other end may have closed both in this very round
+				next unless $other{$socket};
 				my $n = sysread $socket, my $bytes, 65536;
 				if ($n) { syswrite $other{$socket}, $bytes; next; }
 				my $other = delete $other{$socket};
