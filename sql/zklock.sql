@@ -294,7 +294,7 @@ CREATE VIEW zk_lock_blockers AS
 		b.server AS blocking_server, b.pid AS blocking_pid, b.database AS blocking_database,
 		b.username AS blocking_username, b.application AS blocking_application, b.mode AS blocking_mode,
 		pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) b.asked_at AS blocking_for,
-		CASE WHEN b.pid IS NULL THEN pg_catalog.format('SELECT zk_lock_break(%L);', w.name)
+		CASE WHEN b.pid IS NULL THEN pg_catalog.format('SELECT %s.zk_lock_break(%L::text, ''5 s''::interval);', '@extschema@', w.name)
 			ELSE pg_catalog.format('SELECT pg_terminate_backend(%s); -- on server %s', b.pid, b.server)
 		END AS command
 	-- who waits for its turn at a semaphore waits for those who have the leases

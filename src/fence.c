@@ -577,7 +577,7 @@ to_full(TransactionId xid)
 }
 
 /*
- * Constants and parameters, and calls of the extension's own functions, and of casts and
+ * Constants, parameters, and calls of the extension's own functions, and of casts and
  * the like, with nothing else: none of these reads a table.
  */
 static bool
@@ -586,8 +586,8 @@ is_only_calls(Node *node, Oid extension)
 	FuncExpr   *call = (FuncExpr *) node;
 	ListCell   *arg;
 
-	if (node == NULL || IsA(node, Const) || IsA(node, Param))
-		return true;
+	if (node == NULL || IsA(node, Const) || IsA(node, Param) || IsA(node, Var))
+		return true;			/* a Var is one of such a function's result */
 	if (IsA(node, RelabelType))
 		return is_only_calls((Node *) ((RelabelType *) node)->arg, extension);
 	if (!IsA(node, FuncExpr) || call->funcretset ||
@@ -602,29 +602,39 @@ is_only_calls(Node *node, Oid extension)
 }
 
 /*
- * Does the statement that the client sent consist of such calls alone? Then it reads and
- * writes nothing by its own snapshot, and those that follow have newer ones. Of one inside
- * a function, a procedure or DO that is not known: it is taken for one that does more.
+ * Does the statement that runs consist of such calls alone? Then it reads and writes
+ * nothing by its own snapshot, and those that follow have newer ones. One that runs inside
+ * another is not alone, since that may have read already; a procedure and DO are none of
+ * these. Where the library was not preloaded only the client's statement is known, and it
+ * is assumed that a procedure does more.
  */
 static bool
 statement_is_alone(Oid function)
 {
-	Oid			extension;
-	PlannedStmt *statement;
+	Oid			extension = getExtensionOfObject(ProcedureRelationId, function);
+	const PlannedStmt *statement;
 	Plan	   *plan;
 	ListCell   *cell;
 
-	if (ActivePortal == NULL)
-		return true;			/* by the fast path, or in a background worker */
-	if (list_length(ActivePortal->stmts) != 1)
-		return false;
-	statement = linitial_node(PlannedStmt, ActivePortal->stmts);
+	if (zkl_shared != NULL)
+		statement = zkl_guard_statement();
+	else
+		statement = ActivePortal != NULL && list_length(ActivePortal->stmts) == 1 ?
+			linitial_node(PlannedStmt, ActivePortal->stmts) : NULL;
+	if (statement == NULL)
+		return ActivePortal == NULL;	/* by the fast path, or in a background worker */
 	plan = statement->planTree;
 	if (statement->commandType != CMD_SELECT || statement->hasModifyingCTE ||
-		statement->subplans != NIL || !IsA(plan, Result) || plan->lefttree != NULL ||
-		plan->qual != NIL || ((Result *) plan)->resconstantqual != NULL)
+		statement->subplans != NIL || plan->lefttree != NULL || plan->qual != NIL)
 		return false;
-	extension = getExtensionOfObject(ProcedureRelationId, function);
+	if (IsA(plan, FunctionScan))
+	{
+		foreach(cell, ((FunctionScan *) plan)->functions)
+			if (!is_only_calls(lfirst_node(RangeTblFunction, cell)->funcexpr, extension))
+				return false;
+	}
+	else if (!IsA(plan, Result) || ((Result *) plan)->resconstantqual != NULL)
+		return false;
 	foreach(cell, plan->targetlist)
 		if (!is_only_calls((Node *) lfirst_node(TargetEntry, cell)->expr, extension))
 			return false;
@@ -1328,6 +1338,7 @@ zkl_fence_check(PG_FUNCTION_ARGS)
 	ZklHold    *hold;
 	Pass	   *known;
 
+	zkl_refuse_restricted();
 	zkl_guard_check();
 	resource_name(resource, name);
 	hold = zkl_locks_find(name);

@@ -49,6 +49,7 @@
 #include "postgres.h"
 
 #include <link.h>
+#include <poll.h>
 #include <signal.h>
 #include <time.h>
 
@@ -71,6 +72,7 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
+#include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/backend_status.h"
 #include "utils/builtins.h"
@@ -100,6 +102,9 @@
  */
 #define NO_WAY_BACK_MARGIN	ZKL_MS(1000)
 #define ELSEWHERE_MARGIN	ZKL_MS(100)
+
+/* How long a client may take to make room for the error message, ms. */
+#define HEARING_MS			100
 
 typedef enum DoomReason
 {
@@ -139,6 +144,9 @@ static struct
 	char		name[ZKL_NAME_MAX + 1]; /* of the lock, UTF-8 */
 	char		breaker[sizeof(((ZklEntry *) 0)->breaker)];
 	ZklTime		since;			/* deadline that passed, or when it was seen */
+	const PlannedStmt *statement;	/* the innermost one that runs, or NULL: a
+									 * utility statement */
+	int			running;		/* so many run, one inside the other, that are not */
 	bool		travelling;		/* ZK001 is on its way up as query_canceled;
 								 * a procedure's COMMIT that fails ends the
 								 * doomed transaction before it arrives. When a
@@ -379,6 +387,12 @@ zkl_guard_raise(const ZklHold *hold)
 	pg_unreachable();
 }
 
+const PlannedStmt *
+zkl_guard_statement(void)
+{
+	return guard.running == 1 ? guard.statement : NULL;
+}
+
 bool
 zkl_guard_is_nested(void)
 {
@@ -542,9 +556,8 @@ on_timer(void)
 		guard.timer_found = true;
 		guard.found_at = now;
 	}
-	else if ((guard.in_copy_in || waits_to_send()) && has_written &&
-			 zkl_idle_loss == ZKL_IDLE_TERMINATE)
-		guard.dying = true;		/* a cancel does not get through */
+	else if (guard.in_copy_in && has_written && zkl_idle_loss == ZKL_IDLE_TERMINATE)
+		guard.dying = true;		/* the cancel did not get through */
 	else if (guard.swallowed && now - guard.found_at > DOOM_PATIENCE)
 		guard.dying = true;
 	else if (guard.nesting == 0 && (has_written || MyProc->waitLock != NULL) &&
@@ -553,6 +566,10 @@ on_timer(void)
 								 * to those who look, but a cancel is ignored; or
 								 * the parser waits for a table that somebody has
 								 * locked, for ever if need be */
+
+	/* nor would one here, or the error that it makes would not */
+	if (waits_to_send() && has_written && zkl_idle_loss == ZKL_IDLE_TERMINATE)
+		guard.dying = true;
 
 	if (is_idle())
 	{
@@ -836,6 +853,21 @@ is_concerned(void)
 }
 
 /*
+ * Does the client read, so that there is room for an error message? (The socket is the
+ * first member of the Port; its header wants those of libraries that we have no use for.)
+ */
+static bool
+client_can_hear(void)
+{
+	struct pollfd socket = {.events = POLLOUT};
+
+	if (MyProcPort == NULL || whereToSendOutput != DestRemote)
+		return true;
+	socket.fd = *(pgsocket *) MyProcPort;
+	return poll(&socket, 1, HEARING_MS) > 0;
+}
+
+/*
  * Layer 5: an error leaves the outermost statement. If it is the cancel that doom
  * travels as, or that the timer or the worker sent, say what it is. So it is also
  * when somebody caught that and made something else of it: PL/Perl does.
@@ -852,6 +884,19 @@ convert_error(MemoryContext context)
 		ours = (guard.relying || guard.doomed) && !still_good(0);
 	if (!ours)
 		return;					/* somebody else's error */
+
+	/*
+	 * PostgreSQL tells the client before it rolls back. One that does not read would keep
+	 * the row locks in the next holder's way.
+	 */
+	if (zkl_idle_loss == ZKL_IDLE_TERMINATE && zkl_has_written() && !client_can_hear())
+	{
+		guard.dying = true;		/* for the log */
+		whereToSendOutput = DestNone;
+		ereport(FATAL,
+				(errcode(ERRCODE_ADMIN_SHUTDOWN),
+				 errmsg("terminating connection because the client does not read that its lock is lost")));
+	}
 
 	MemoryContextSwitchTo(context);
 	edata = CopyErrorData();
@@ -952,6 +997,7 @@ static void
 guard_ExecutorRun(ZKL_EXECUTOR_RUN_PARAMS)
 {
 	MemoryContext context = CurrentMemoryContext;
+	const PlannedStmt *around = guard.statement;
 
 	/* a cursor's next rows: its start may be long ago */
 	if (guard.nesting == 0)
@@ -959,6 +1005,8 @@ guard_ExecutorRun(ZKL_EXECUTOR_RUN_PARAMS)
 	if (is_concerned() && !(guard.nesting == 0 && guard.exempt))
 		begin_statement();
 	enter_level();
+	guard.statement = queryDesc->plannedstmt;
+	guard.running++;
 	PG_TRY();
 	{
 		if (prev_ExecutorRun)
@@ -970,10 +1018,14 @@ guard_ExecutorRun(ZKL_EXECUTOR_RUN_PARAMS)
 	}
 	PG_CATCH();
 	{
+		guard.statement = around;
+		guard.running--;
 		leave_level_by_error(context);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	guard.statement = around;
+	guard.running--;
 	leave_level();
 }
 
@@ -1006,6 +1058,7 @@ guard_ProcessUtility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 {
 	MemoryContext memory = CurrentMemoryContext;
 	Node	   *stmt = pstmt->utilityStmt;
+	const PlannedStmt *around = guard.statement;
 	volatile bool discard_all = IsA(stmt, DiscardStmt) &&
 		((DiscardStmt *) stmt)->target == DISCARD_ALL;
 	volatile bool copy_in = IsA(stmt, CopyStmt) && ((CopyStmt *) stmt)->is_from &&
@@ -1024,6 +1077,7 @@ guard_ProcessUtility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 	if (copy_in)
 		guard.in_copy_in = true;
 	enter_level();
+	guard.statement = NULL;
 	PG_TRY();
 	{
 		if (prev_ProcessUtility)
@@ -1037,6 +1091,7 @@ guard_ProcessUtility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 	}
 	PG_CATCH();
 	{
+		guard.statement = around;
 		if (copy_in)
 			guard.in_copy_in = false;
 		/* it was refused, and nothing is decided: the transaction may stay open */
@@ -1046,6 +1101,7 @@ guard_ProcessUtility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	guard.statement = around;
 	leave_level();
 	if (IsA(stmt, TransactionStmt) && ((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT &&
 		guard.nesting == 0)
@@ -1230,6 +1286,8 @@ finish_early(void)
 		if (guard.first_in_line)
 		{
 			PreCommit_on_commit_actions();
+			/* a second time it would empty all such tables again, which takes as long */
+			MyXactFlags &= ~XACT_FLAGS_ACCESSEDTEMPNAMESPACE;
 			smgrDoPendingSyncs(true, false);
 		}
 		/* the last one, since who has it and waits makes all others wait */
@@ -1248,6 +1306,20 @@ finish_early(void)
 	PG_END_TRY();
 	guard.exempt = exempt;
 	guard.nesting--;
+}
+
+/*
+ * How long may it take to put the notifications of this transaction into their queue?
+ * That comes after the check, and can be long: there may be millions. How many there are
+ * only async.c knows, but they lie in the transaction's memory; a queue takes several
+ * hundred megabytes of that in a second, and is not trusted with more than a hundred.
+ */
+static ZklTime
+time_to_notify(void)
+{
+	if (!zkl_notify_is_pending())
+		return 0;
+	return (ZklTime) (MemoryContextMemAllocated(TopTransactionContext, true) / 100);
 }
 
 /*
@@ -1301,7 +1373,7 @@ pre_commit_last(void)
 	writes = zkl_has_written();
 	if (writes)
 		finish_early();
-	decide(ZKL_MS(zkl_commit_margin));
+	decide(ZKL_MS(zkl_commit_margin) + time_to_notify());
 
 	/* the next holder must not act on what a crash could take back */
 	if (writes)

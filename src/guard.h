@@ -14,6 +14,7 @@
 #define ZKL_GUARD_H
 
 #include "locks.h"
+#include "nodes/plannodes.h"
 
 /* From _PG_init, when preloading. */
 extern void zkl_guard_init(void);
@@ -42,6 +43,9 @@ pg_noreturn extern void zkl_guard_raise(const ZklHold *hold);
 
 /* The signal by which the worker tells this process of a loss. Sets it up. */
 extern int	zkl_guard_signal(void);
+
+/* The only statement that runs; NULL for a utility statement, or inside another one. */
+extern const PlannedStmt *zkl_guard_statement(void);
 
 /* Inside a function or another statement, not a statement of its own? */
 extern bool zkl_guard_is_nested(void);

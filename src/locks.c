@@ -305,10 +305,21 @@ zkl_require_preload(void)
 				 errhint("Add \"shared_preload_libraries = 'zklock'\" to postgresql.conf and restart the server.")));
 }
 
+void
+zkl_refuse_restricted(void)
+{
+	if (InSecurityRestrictedOperation())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("zklock functions cannot be used within a security-restricted operation"),
+				 errdetail("The code of a table's owner, in an index or a materialized view, would work on the locks of whoever maintains the table.")));
+}
+
 static void
 require_worker_process(void)
 {
 	zkl_require_preload();
+	zkl_refuse_restricted();
 	if (AmAutoVacuumWorkerProcess() || IsLogicalWorker())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -1472,7 +1483,7 @@ zkl_fencing_token(PG_FUNCTION_ARGS)
 	char		name[ZKL_NAME_MAX + 1];
 	ZklHold    *hold;
 
-	hold = find_as_given(fcinfo);
+	hold = InSecurityRestrictedOperation() ? NULL : find_as_given(fcinfo);
 	if (hold != NULL && zkl_guard_check_hold(hold))
 		PG_RETURN_INT64(hold->token);
 

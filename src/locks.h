@@ -97,6 +97,9 @@ extern PGDLLEXPORT Datum zkl_semaphore_acquire(PG_FUNCTION_ARGS);
 extern PGDLLEXPORT Datum zkl_semaphore_try_acquire(PG_FUNCTION_ARGS);
 extern PGDLLEXPORT Datum zkl_semaphore_release(PG_FUNCTION_ARGS);
 
+/* An error in code that maintenance commands run as a table's owner. */
+extern void zkl_refuse_restricted(void);
+
 /* An error unless the library was preloaded. */
 extern void zkl_require_preload(void);
 

@@ -643,10 +643,11 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 		if (row->data.pid > 0)
 			appendStringInfo(&holders, " process %d", row->data.pid);
 	}
+	/* of a semaphore that so many hold: those that were seen, and then the next ones */
 	if (queue->contenders > queue->nrows && nholding == queue->nrows)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("more than %d clients hold %s", queue->nrows, zkl_lock_label(name))));
+		ereport(NOTICE,
+				(errmsg("more than %d clients hold %s", queue->nrows, zkl_lock_label(name)),
+				 errhint("It is taken from the first %d; repeat the call for the others.", queue->nrows)));
 	if (nholding == 0)
 		PG_RETURN_TEXT_P(cstring_to_text("free"));
 

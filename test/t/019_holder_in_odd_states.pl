@@ -64,6 +64,7 @@ sub end_stopped
 	my $holder = ZkTest::Session->new($node_a);
 	$holder->query(q{SELECT zk_lock_acquire('sending'); BEGIN; INSERT INTO work VALUES ('sending'); LOCK TABLE work});
 	$holder->send(q{SELECT repeat('x', 100000) FROM generate_series(1, 100000)});
+	waits($holder, q{query ~ 'repeat'});
 	kill 'STOP', $holder->{pid};
 	waits($holder, q{wait_event = 'ClientWrite'});
 	lose('sending');
@@ -76,6 +77,7 @@ sub end_stopped
 	$holder->query(q{INSERT INTO work SELECT repeat('y', 100000) FROM generate_series(1, 300); SELECT zk_lock_acquire('returning')});
 	wait_for_full_lease($node_a);
 	$holder->send('UPDATE work SET what = what RETURNING repeat(what, 20)');
+	waits($holder, q{query ~ 'RETURNING'});
 	kill 'STOP', $holder->{pid};
 	waits($holder, q{wait_event = 'ClientWrite'});
 	$next->send(q{SELECT zk_lock_acquire('returning')});

@@ -1,0 +1,78 @@
+# A table's owner has code of his run by whoever maintains the table: a function of an index,
+# in ANALYZE, REINDEX and the like. It must not work on the maintainer's locks. Nor must what
+# the operator is told to run find a function of somebody else's.
+
+use strict;
+use warnings;
+
+use Test::More;
+use ZkTest;
+
+my $zk = ZkEnsemble->new(tick => 500)->start;
+my $node = zk_server('a', $zk);
+
+sub sql { my ($query) = @_; return $node->safe_psql('postgres', $query); }
+
+sub as
+{
+	my ($role, $query) = @_;
+	my (undef, $out, $err) = $node->psql('postgres', $query, extra_params => [ '-U', $role ]);
+	return "$out$err";
+}
+
+sql(<<'END');
+CREATE ROLE evil LOGIN;
+GRANT CREATE ON DATABASE postgres TO evil;
+GRANT EXECUTE ON FUNCTION zk_lock_acquire(text, text, interval), zk_lock_try_acquire(text, text), zk_lock_release(text, text),
+	zk_lock_release_all(), zk_fencing_token(text), zk_semaphore_try_acquire(text, integer), zk_fence_check(text, bigint) TO evil;
+CREATE TABLE guarded (i int);
+CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH STATEMENT EXECUTE FUNCTION zk_fence_guard('resource');
+END
+as('evil', 'CREATE SCHEMA evil');
+my $maintainer = ZkTest::Session->new($node);
+$maintainer->query(q{SELECT zk_lock_acquire('nightly')});
+my $token = $maintainer->query(q{SELECT zk_fencing_token('nightly')});
+
+my %call = (
+	'zk_lock_release_all()' => 'release all',
+	q{zk_lock_release('nightly')} => 'release',
+	q{zk_fencing_token('nightly')} => 'learn the token',
+	q{zk_lock_acquire('taken by an index')} => 'acquire',
+	q{zk_semaphore_try_acquire('taken by an index', 3)} => 'take a lease',
+	"zk_fence_check('resource', $token)" => 'present a token',
+);
+my $n = 0;
+foreach my $call (sort keys %call)
+{
+	my $what = $call{$call};
+	my $table = 'evil.t' . ++$n;
+	# it works on nothing but in the hands of the maintainer, whose statement must fail
+	my $made = as('evil', <<"END");
+CREATE FUNCTION $table(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \$\$ BEGIN IF session_user <> 'evil' THEN PERFORM $call; END IF; RETURN \$1; END \$\$;
+CREATE TABLE $table AS SELECT generate_series(1, 10) AS i;
+CREATE INDEX ON $table ($table(i));
+END
+	is($made, '', "$what: there is such an index");
+	foreach my $statement ("ANALYZE $table", "REINDEX TABLE $table", "VACUUM FULL $table")
+	{
+		like($maintainer->query($statement), qr/ERROR:  42501: .*security-restricted operation/, "$what: $statement fails");
+	}
+}
+is($maintainer->query(q{SELECT zk_lock_is_held('nightly')}), 't', 'the lock is still held');
+is(sql(q{SELECT string_agg(name, ' ') FROM zk_locks}), 'nightly', 'and no other');
+like($maintainer->query('INSERT INTO guarded VALUES (1)'), qr/ERROR:  ZK004/, 'no token was presented for the maintainer');
+
+# The command to copy
+as('evil', q{CREATE FUNCTION evil.zk_lock_break(text) RETURNS text LANGUAGE sql AS $$ SELECT 'planted' $$});
+$zk->create(lock_directory('foreign'));
+$zk->create(lock_directory('foreign') . '/x-lock-0000000000', 'somebody');
+my $waiter = ZkTest::Session->new($node);
+$waiter->send(q{SELECT zk_lock_acquire('foreign')});
+poll_until(sub { sql(q{SELECT count(*) FROM zk_lock_blockers WHERE name = 'foreign'}) }, 5) // die 'nobody waits';
+my $command = sql(q{SELECT command FROM zk_lock_blockers WHERE name = 'foreign'});
+is($command, q{SELECT public.zk_lock_break('foreign'::text, '5 s'::interval);}, 'the command names the schema and the types');
+is(sql("SET search_path = evil, public; $command"), 'deleted', 'and so finds the right function');
+like($waiter->wait(5) // '', qr/^\d+$/, 'the waiter has the lock');
+$_->quit foreach $waiter, $maintainer;
+$node->stop;
+done_testing();
