@@ -113,6 +113,24 @@ is($node_a->safe_psql('postgres', 'SELECT count(*) FROM work'), 0, 'ON COMMIT DE
 	is($node_a->safe_psql('postgres', 'SELECT count(*) FROM work'), 1, 'the row is there');
 	$_->quit foreach $holder, $listener;
 }
+
+# Notifications are put into their queue behind the check: the more there are, the more of the
+# lease has to be left.
+{
+	my $holder = ZkTest::Session->new($node_a);
+	$holder->query(q{SET zklock.idle_loss = doom; SET zklock.commit_margin = '2400ms'; SELECT zk_lock_acquire('many')});
+	foreach my $many (0, 1)
+	{
+		wait_for_full_lease($node_a);
+		my $n = $many ? 250_000 : 1;
+		$holder->query("BEGIN; INSERT INTO work VALUES ('many $n'); SELECT count(pg_notify('c', i || repeat('x', 250))) FROM generate_series(1, $n) i");
+		my $answer = $holder->query('COMMIT');
+		$many ? like($answer, qr/ERROR:  ZK001: .*too little to commit/s, 'many notifications: refused with a lease that is too short for them')
+		  : unlike($answer, qr/ERROR/, 'one notification: the same lease will do');
+	}
+	is($node_a->safe_psql('postgres', q{SELECT string_agg(what, ' ') FROM work WHERE what ~ 'many'}), 'many 1', 'many notifications: no row');
+	$holder->quit;
+}
 $node_a->stop;
 
 # wal_level = minimal: what a transaction loaded into its own table is written to disk in
