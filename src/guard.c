@@ -556,7 +556,8 @@ on_timer(void)
 		guard.timer_found = true;
 		guard.found_at = now;
 	}
-	else if (guard.in_copy_in && has_written && zkl_idle_loss == ZKL_IDLE_TERMINATE)
+	else if ((guard.in_copy_in || waits_to_send()) && has_written &&
+			 zkl_idle_loss == ZKL_IDLE_TERMINATE)
 		guard.dying = true;		/* the cancel did not get through */
 	else if (guard.swallowed && now - guard.found_at > DOOM_PATIENCE)
 		guard.dying = true;
@@ -566,10 +567,6 @@ on_timer(void)
 								 * to those who look, but a cancel is ignored; or
 								 * the parser waits for a table that somebody has
 								 * locked, for ever if need be */
-
-	/* nor would one here, or the error that it makes would not */
-	if (waits_to_send() && has_written && zkl_idle_loss == ZKL_IDLE_TERMINATE)
-		guard.dying = true;
 
 	if (is_idle())
 	{
