@@ -1219,6 +1219,7 @@ require_presentation(TriggerData *call, const GuardCall *guard, int64 token)
 	Pass	   *known;
 
 	zkl_guard_check();
+	zkl_refuse_restricted();
 	presented = token_of_lock(guard->resource);
 	known = find_pass(guard->resource, fence.npasses);
 	if (presented == 0 && known != NULL)
@@ -1244,6 +1245,9 @@ pass_without_column(Oid function, TriggerData *call, GuardCall *guard)
 	int64		token;
 	Pass	   *known;
 
+	/* the writer's lock and token, and not those of whoever runs his code; what a row
+	 * brings along is its own */
+	zkl_refuse_restricted();
 	zkl_guard_check();
 	token = token_of_lock(guard->resource);
 	if (token != 0)

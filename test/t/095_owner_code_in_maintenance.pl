@@ -62,6 +62,29 @@ is($maintainer->query(q{SELECT zk_lock_is_held('nightly')}), 't', 'the lock is s
 is(sql(q{SELECT string_agg(name, ' ') FROM zk_locks}), 'nightly', 'and no other');
 like($maintainer->query('INSERT INTO guarded VALUES (1)'), qr/ERROR:  ZK004/, 'no token was presented for the maintainer');
 
+# Nor may he write, in the maintainer's hands, to what the maintainer's lock or token guards, or
+# read that token from an error of his own guard. (The function of the index hides another one,
+# since an immutable one may not write.)
+sql('GRANT EXECUTE ON FUNCTION zk_fence_guard() TO evil');
+foreach my $guard ("zk_fence_guard('nightly')", "zk_fence_guard('nightly', 'token', 'checked')")
+{
+	my $table = 'evil.g' . ++$n;
+	my $level = $guard =~ /checked/ ? 'ROW' : 'STATEMENT';
+	my $made = as('evil', <<"END");
+CREATE TABLE ${table}_guarded (token bigint);
+CREATE TRIGGER guard BEFORE INSERT ON ${table}_guarded FOR EACH $level EXECUTE FUNCTION $guard;
+CREATE FUNCTION ${table}_write() RETURNS void LANGUAGE plpgsql AS \$\$ BEGIN INSERT INTO ${table}_guarded VALUES (1); END \$\$;
+CREATE FUNCTION $table(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \$\$ BEGIN IF session_user <> 'evil' THEN PERFORM ${table}_write(); END IF; RETURN \$1; END \$\$;
+CREATE TABLE $table AS SELECT generate_series(1, 10) AS i;
+CREATE INDEX ON $table ($table(i));
+END
+	is($made, '', "$guard: there is such an index");
+	my $answer = $maintainer->query("ANALYZE $table");
+	like($answer, qr/ERROR:  42501: .*security-restricted operation/, "$guard: ANALYZE fails");
+	unlike($answer, qr/\b$token\b/, "$guard: and does not say the token");
+	is(sql("SELECT count(*) FROM ${table}_guarded"), 0, "$guard: nothing was written");
+}
+
 # The command to copy
 as('evil', q{CREATE FUNCTION evil.zk_lock_break(text) RETURNS text LANGUAGE sql AS $$ SELECT 'planted' $$});
 $zk->create(lock_directory('foreign'));
