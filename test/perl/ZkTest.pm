@@ -26,7 +26,7 @@ use PostgreSQL::Test::Cluster;
 use ZkEnsemble;
 
 our @EXPORT = qw(zk_server wait_for_lease wait_for_full_lease worker_of postmaster_of processes_of move_to poll_until
-  shared_library instrumented
+  shared_library instrumented begin_load end_load
   contenders lock_directory ROOT);
 
 use constant ROOT => '/zklock';
@@ -152,6 +152,28 @@ END
 		}, 25);
 	return;
 }
+
+# Locks are asked for and given back all the time, whatever comes of it.
+sub begin_load
+{
+	my ($node) = @_;
+	my $file = PostgreSQL::Test::Utils::tempdir('load') . '/load.sql';
+	open my $fh, '>', $file or die "$file: $!";
+	print $fh "SELECT zk_lock_acquire('load', timeout => '1 s');\nSELECT zk_lock_release('load');\n" x 100_000;
+	close $fh or die;
+	return map {
+		my $pid = fork // die "fork: $!";
+		if ($pid == 0)
+		{
+			open STDOUT, '>', '/dev/null';
+			open STDERR, '>', '/dev/null';
+			exec 'psql', '-Xqt', '-d', $node->connstr('postgres'), '-f', $file or POSIX::_exit(127);
+		}
+		$pid;
+	} 1, 2;
+}
+
+sub end_load { kill 'KILL', @_; waitpid $_, 0 foreach @_; return; }
 
 # Seconds until the condition came true, or undef when it did not within $timeout.
 sub poll_until

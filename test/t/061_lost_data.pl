@@ -11,28 +11,6 @@ use ZkTest;
 
 my $timeout = 4;
 
-# Locks are asked for and given back all the time, whatever comes of it.
-sub begin_load
-{
-	my ($node) = @_;
-	my $file = PostgreSQL::Test::Utils::tempdir('load') . '/load.sql';
-	open my $fh, '>', $file or die "$file: $!";
-	print $fh "SELECT zk_lock_acquire('load', timeout => '1 s');\nSELECT zk_lock_release('load');\n" x 100_000;
-	close $fh or die;
-	return map {
-		my $pid = fork // die "fork: $!";
-		if ($pid == 0)
-		{
-			open STDOUT, '>', '/dev/null';
-			open STDERR, '>', '/dev/null';
-			exec 'psql', '-Xqt', '-d', $node->connstr('postgres'), '-f', $file or POSIX::_exit(127);
-		}
-		$pid;
-	} 1, 2;
-}
-
-sub end_load { kill 'KILL', @_; waitpid $_, 0 foreach @_; return; }
-
 # Serving: a lock is granted to somebody new. Returns the seconds until then.
 sub served
 {

@@ -87,7 +87,7 @@ my %client = map { ($_ => ($zk->hosts($_) =~ /:(\d+)$/)[0]) } $zk->all;
 my $port = free_port();
 
 # Three nodes get new addresses under their old names, one after the other, each when the
-# one before it is back: an address is known and serves at any time.
+# one before it is back, under load: an address is known and serves at any time.
 {
 	my %address = map { ($_ => "127.0.7.$_") } $zk->all;
 	my $publish = sub { write_names(map { "zk$_.test $address{$_}" } $zk->all) };
@@ -101,6 +101,7 @@ my $port = free_port();
 	my $worker = worker_of($node);
 	my $holder = ZkTest::Session->new($node);
 	my $token = $holder->query(q{SELECT zk_lock_acquire('moving')});
+	my @load = begin_load($node);
 	foreach my $n ($zk->all)
 	{
 		my $moved = time;
@@ -129,6 +130,7 @@ my $port = free_port();
 	$publish->();
 	my $took = poll_until(sub { $node->psql('postgres', q{SELECT zk_lock_try_acquire('there')}, on_error_die => 0) == 0 }, 20);
 	ok(defined $took && $took < 20, 'all moved at once: served again within twice the timeout') or diag $took // 'never';
+	end_load(@load);
 	$node->stop;
 	$_->close foreach values %forward;
 }
