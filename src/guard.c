@@ -75,7 +75,6 @@
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/backend_status.h"
-#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/syscache.h"
 #include "utils/varlena.h"

@@ -1444,8 +1444,7 @@ zkl_lock_release_all(PG_FUNCTION_ARGS)
 	if (lapsed > 0)
 		ereport(WARNING,
 				(errcode(ZKL_ERRCODE_LOCK_LOST),
-				 errmsg_plural("%d of these locks had lapsed", "%d of these locks had lapsed",
-							   lapsed, lapsed)));
+				 errmsg("%d of these locks had lapsed", lapsed)));
 	PG_RETURN_INT32(zkl_locks_release_all());
 }
 
