@@ -10,24 +10,7 @@
 # ZooKeeper, with max_prepared_transactions above 0, as a superuser.
 
 MODULE_big = zklock
-OBJS = \
-	src/fence.o \
-	src/guard.o \
-	src/inquiry.o \
-	src/lease.o \
-	src/lockname.o \
-	src/locks.o \
-	src/nodedata.o \
-	src/queue.o \
-	src/quota.o \
-	src/resolve.o \
-	src/shmem.o \
-	src/stats.o \
-	src/views.o \
-	src/worker.o \
-	src/written.o \
-	src/zkclient.o \
-	src/zklock.o
+OBJS = $(patsubst $(srcdir)/%.c,%.o,$(sort $(wildcard $(srcdir)/src/*.c $(srcdir)/src/*/*.c)))
 
 EXTENSION = zklock
 # The control file is the only place that holds the version.
@@ -41,7 +24,7 @@ REGRESS = $(filter-out %_1 %_2, $(sort $(patsubst expected/%.out, %, $(wildcard 
 REGRESS_OPTS = --load-extension=zklock
 
 # THREADED selects the half of zookeeper.h that libzookeeper_mt implements.
-PG_CPPFLAGS = -DTHREADED -DZKLOCK_VERSION=\"$(EXTVERSION)\"
+PG_CPPFLAGS = -I$(srcdir)/src -DTHREADED -DZKLOCK_VERSION=\"$(EXTVERSION)\"
 # Hidden by default: PostgreSQL has said so itself only since version 16, and the
 # client library's symbols must never meet one of ours.
 PG_CFLAGS = -fvisibility=hidden -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wwrite-strings -Wstrict-prototypes
@@ -63,14 +46,14 @@ override CFLAGS += -Wno-unknown-warning-option -Wno-ignored-optimization-argumen
 endif
 
 # PGXS knows nothing of headers; with so few files all depend on all.
-$(OBJS) $(OBJS:.o=.bc): $(wildcard $(srcdir)/src/*.h)
+$(OBJS) $(OBJS:.o=.bc): $(wildcard $(srcdir)/src/*.h $(srcdir)/src/*/*.h)
 
 # Asked once, before the first file is compiled: a missing client library is
 # said in one sentence and not in a page of errors.
 $(OBJS) $(OBJS:.o=.bc): | src/.have-zookeeper
 
 src/.have-zookeeper:
-	@mkdir -p $(@D)
+	@mkdir -p $(sort $(dir $(OBJS)))
 	@printf '%s\n' '#include <zookeeper/zookeeper.h>' 'int main(void) { return zoo_state((zhandle_t *) 0); }' | \
 		$(CC) $(CPPFLAGS) -x c - -o $@ $(LDFLAGS) $(SHLIB_LINK) >/dev/null 2>&1 || \
 		{ echo "zklock needs ZooKeeper's C client (zookeeper/zookeeper.h and libzookeeper_mt): install the package libzookeeper-mt-dev" >&2; exit 1; }

@@ -43,14 +43,14 @@ my $denied = qr/42501/;
 # The paths by which something runs as somebody else
 
 my %calls;
-foreach my $file (glob "$source/src/*.c")
+foreach my $file (glob "$source/src/*.c $source/src/*/*.c")
 {
 	my $text = slurp_file($file);
 	$text =~ s{/\*.*?\*/}{}gs;
 	$calls{$1}{$2}++ while $text =~ /\b(SPI_\w+|SetUserIdAndSecContext|OidFunctionCall\w+|DirectFunctionCall\w*|RangeVarGet\w+|makeRangeVar\w*|SetConfigOption|set_config_option|parse_analyze\w*|raw_parser|pg_plan_query)\s*\(()/g;
 }
 is(join(' ', grep { /^SPI_/ } sort keys %calls), '', 'no statement is parsed, no plan is kept');
-my @switches = map { /SetUserIdAndSecContext\(([^;]*)\)/g } map { slurp_file($_) } glob "$source/src/*.c";
+my @switches = map { /SetUserIdAndSecContext\(([^;]*)\)/g } map { slurp_file($_) } glob "$source/src/*.c $source/src/*/*.c";
 is(scalar @switches, 2, 'one place becomes somebody else: there, and back');
 unlike(slurp_file("$source/sql/zklock.sql"), qr/SECURITY\s+DEFINER/i, 'no function is SECURITY DEFINER');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.deptype = 'e' JOIN pg_extension e ON e.oid = d.refobjid AND extname = 'zklock' WHERE prosecdef OR prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c')}), '0', 'in the catalog neither');

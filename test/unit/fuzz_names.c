@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lockname.h"
-#include "nodedata.h"
+#include "common/lockname.h"
+#include "common/nodedata.h"
 
 #define UUID	"0f8fad5b-d9cb-469f-a165-70867728950e"
 

@@ -22,7 +22,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "lease.h"
+#include "zookeeper/lease.h"
 
 #include <stdlib.h>
 

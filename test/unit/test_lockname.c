@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "lockname.h"
+#include "common/lockname.h"
 
 #include <stdlib.h>
 

@@ -15,7 +15,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "lockname.h"
+#include "common/lockname.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -7,13 +7,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "nodedata.h"
+#include "common/nodedata.h"
 
 #include <limits.h>
 #include <stdlib.h>
 
 #include "check.h"
-#include "utf8.h"
+#include "common/utf8.h"
 
 /* Read from a copy that is exactly as long as it is. */
 static bool

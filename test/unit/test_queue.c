@@ -17,7 +17,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "queue.h"
+#include "zookeeper/queue.h"
 
 #define UUID_A "aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa"
 #define NODE_A "_c_" UUID_A "-lock-0000000007"

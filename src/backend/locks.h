@@ -13,10 +13,10 @@
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 
-#include "compat.h"
+#include "common/compat.h"
 
-#include "lease.h"
-#include "lockname.h"
+#include "common/clock.h"
+#include "common/lockname.h"
 
 /* Transaction-level acquires made at one nesting level of subtransactions. */
 typedef struct ZklLevelCount

@@ -14,9 +14,9 @@
 #include "common/hashfn.h"
 #include "utils/timestamp.h"
 
-#include "clock.h"
-#include "compat.h"
-#include "stats.h"
+#include "common/clock.h"
+#include "common/compat.h"
+#include "shared/stats.h"
 
 ZklStats   *zkl_stats = NULL;
 

@@ -16,7 +16,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "lease.h"
+#include "zookeeper/lease.h"
 
 #include <string.h>
 

@@ -99,7 +99,7 @@
 #ifndef ZKL_QUEUE_H
 #define ZKL_QUEUE_H
 
-#include "lockname.h"
+#include "common/lockname.h"
 
 /* Our own nodes: "_c_" + uuid + "-__READ__" + ten digits, with terminator. */
 #define ZKL_OWN_NODE_SIZE	64

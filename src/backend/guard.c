@@ -80,12 +80,13 @@
 #include "utils/varlena.h"
 #include "utils/wait_event.h"
 
-#include "clock.h"
-#include "compat.h"
-#include "guard.h"
-#include "shmem.h"
-#include "written.h"
-#include "zklock.h"
+#include "backend/guard.h"
+#include "backend/written.h"
+#include "common/clock.h"
+#include "common/compat.h"
+#include "common/errors.h"
+#include "common/settings.h"
+#include "shared/shmem.h"
 
 /* The timer looks at least this often: a loss moves no deadline. */
 #define TIMER_PERIOD_MS		500

@@ -21,8 +21,8 @@
 #ifndef ZKL_ZKCLIENT_H
 #define ZKL_ZKCLIENT_H
 
-#include "nodedata.h"
-#include "queue.h"
+#include "common/nodedata.h"
+#include "zookeeper/queue.h"
 
 #define ZKL_PASSWORD_SIZE	16	/* of a ZooKeeper session; the protocol's */
 

@@ -13,7 +13,7 @@
 #ifndef ZKL_GUARD_H
 #define ZKL_GUARD_H
 
-#include "locks.h"
+#include "backend/locks.h"
 #include "nodes/plannodes.h"
 
 /* From _PG_init, when preloading. */

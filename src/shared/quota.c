@@ -15,11 +15,11 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 
-#include "clock.h"
-#include "compat.h"
-#include "quota.h"
-#include "shmem.h"
-#include "zklock.h"
+#include "common/clock.h"
+#include "common/compat.h"
+#include "common/settings.h"
+#include "shared/quota.h"
+#include "shared/shmem.h"
 
 pg_atomic_uint64 *zkl_owners = NULL;
 

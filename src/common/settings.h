@@ -1,25 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * zklock.h
- *	  Settings and error codes that all of the library shares.
+ * settings.h
+ *	  The settings, as PostgreSQL keeps them up to date.
  *
  * Copyright (c) 2026, zklock developers
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKL_ZKLOCK_H
-#define ZKL_ZKLOCK_H
-
-#include "utils/elog.h"
-
-/*
- * Our own SQLSTATE class. Retry layers do not know it, which is right: what was
- * lost has to be acquired again, not merely run again.
- */
-#define ZKL_ERRCODE_LOCK_LOST				MAKE_SQLSTATE('Z', 'K', '0', '0', '1')
-#define ZKL_ERRCODE_STALE_FENCING_TOKEN		MAKE_SQLSTATE('Z', 'K', '0', '0', '2')
-#define ZKL_ERRCODE_COORDINATOR_UNAVAILABLE MAKE_SQLSTATE('Z', 'K', '0', '0', '3')
-#define ZKL_ERRCODE_FENCING_TOKEN_MISSING	MAKE_SQLSTATE('Z', 'K', '0', '0', '4')
+#ifndef ZKL_SETTINGS_H
+#define ZKL_SETTINGS_H
 
 /* A ZooKeeper session shorter than this leaves no room for the lease's margin. */
 #define ZKL_SESSION_TIMEOUT_MIN_MS	4000
@@ -61,4 +50,7 @@ extern int	zkl_max_locks_per_role;
 extern int	zkl_reserved_locks;
 extern int	zkl_new_directories_per_second;
 
-#endif							/* ZKL_ZKLOCK_H */
+/* From _PG_init, when preloading. */
+extern void zkl_settings_define(void);
+
+#endif							/* ZKL_SETTINGS_H */

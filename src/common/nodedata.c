@@ -21,13 +21,13 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "nodedata.h"
+#include "common/nodedata.h"
 
 #include <limits.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "utf8.h"
+#include "common/utf8.h"
 
 /* Objects and arrays inside each other that the reader follows. */
 #define MAX_DEPTH	16

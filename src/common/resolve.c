@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "resolve.h"
+#include "common/resolve.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

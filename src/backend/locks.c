@@ -40,14 +40,15 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "clock.h"
-#include "compat.h"
-#include "guard.h"
-#include "locks.h"
-#include "quota.h"
-#include "shmem.h"
-#include "written.h"
-#include "zklock.h"
+#include "backend/guard.h"
+#include "backend/locks.h"
+#include "backend/written.h"
+#include "common/clock.h"
+#include "common/compat.h"
+#include "common/errors.h"
+#include "common/settings.h"
+#include "shared/quota.h"
+#include "shared/shmem.h"
 
 /* A try has to say something within a second, also when ZooKeeper says nothing. */
 #define TRY_TIMEOUT_MS		900

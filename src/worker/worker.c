@@ -49,12 +49,13 @@
 #include "utils/memutils.h"
 #include "utils/pidfile.h"
 
-#include "clock.h"
-#include "compat.h"
-#include "resolve.h"
-#include "shmem.h"
-#include "worker.h"
-#include "zklock.h"
+#include "common/clock.h"
+#include "common/compat.h"
+#include "common/resolve.h"
+#include "common/settings.h"
+#include "shared/shmem.h"
+#include "zookeeper/lease.h"
+#include "worker/worker.h"
 
 PGDLLEXPORT void zklock_worker_main(Datum main_arg);
 

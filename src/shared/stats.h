@@ -16,8 +16,8 @@
 #ifndef ZKL_STATS_H
 #define ZKL_STATS_H
 
-#include "lease.h"
-#include "lockname.h"
+#include "common/clock.h"
+#include "common/lockname.h"
 #include "port/atomics.h"
 
 /* How many names are remembered, and in how many places one can lie. */

@@ -94,14 +94,15 @@
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
-#include "clock.h"
-#include "compat.h"
-#include "fence.h"
-#include "guard.h"
-#include "locks.h"
-#include "lockname.h"
-#include "shmem.h"
-#include "zklock.h"
+#include "backend/fence.h"
+#include "backend/guard.h"
+#include "backend/locks.h"
+#include "common/clock.h"
+#include "common/compat.h"
+#include "common/errors.h"
+#include "common/lockname.h"
+#include "common/settings.h"
+#include "shared/shmem.h"
 
 /*
  * The class of our advisory locks, the last field of their tags: "ZK". Classes 1

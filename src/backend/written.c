@@ -32,8 +32,8 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
-#include "compat.h"
-#include "written.h"
+#include "backend/written.h"
+#include "common/compat.h"
 
 volatile sig_atomic_t zkl_written_elsewhere = ZKL_WRITTEN_NOTHING;
 

@@ -21,7 +21,7 @@
 #ifndef ZKL_QUOTA_H
 #define ZKL_QUOTA_H
 
-#include "lease.h"
+#include "common/clock.h"
 #include "port/atomics.h"
 
 /*

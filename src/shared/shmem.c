@@ -21,10 +21,10 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 
-#include "compat.h"
-#include "quota.h"
-#include "shmem.h"
-#include "zklock.h"
+#include "common/compat.h"
+#include "common/settings.h"
+#include "shared/quota.h"
+#include "shared/shmem.h"
 
 ZklShared  *zkl_shared = NULL;
 ZklSurvivor *zkl_survivor = NULL;

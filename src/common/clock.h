@@ -13,9 +13,12 @@
 #ifndef ZKL_CLOCK_H
 #define ZKL_CLOCK_H
 
+#include <stdint.h>
 #include <time.h>
 
-#include "lease.h"
+typedef int64_t ZklTime;		/* microseconds, CLOCK_BOOTTIME */
+
+#define ZKL_MS(n)			((ZklTime) (n) * 1000)
 
 static inline ZklTime
 zkl_now(void)

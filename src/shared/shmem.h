@@ -30,15 +30,15 @@
 #ifndef ZKL_SHMEM_H
 #define ZKL_SHMEM_H
 
-#include "inquiry.h"
-#include "lease.h"
-#include "nodedata.h"
+#include "common/clock.h"
+#include "common/nodedata.h"
+#include "shared/desk.h"
 #include "port/atomics.h"
-#include "queue.h"
-#include "quota.h"
-#include "resolve.h"
-#include "stats.h"
-#include "zkclient.h"
+#include "common/resolve.h"
+#include "shared/quota.h"
+#include "shared/stats.h"
+#include "zookeeper/client.h"
+#include "zookeeper/queue.h"
 
 typedef enum ZklPhase
 {

@@ -15,12 +15,13 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 
-#include "clock.h"
-#include "compat.h"
-#include "inquiry.h"
-#include "locks.h"
-#include "shmem.h"
-#include "zklock.h"
+#include "backend/locks.h"
+#include "common/clock.h"
+#include "common/compat.h"
+#include "common/errors.h"
+#include "common/settings.h"
+#include "shared/desk.h"
+#include "shared/shmem.h"
 
 ZklDesk    *zkl_desks = NULL;
 ZklSlip    *zkl_slips = NULL;

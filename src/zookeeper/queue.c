@@ -11,7 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "queue.h"
+#include "zookeeper/queue.h"
 
 #include <string.h>
 

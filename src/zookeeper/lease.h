@@ -71,11 +71,8 @@
 #define ZKL_LEASE_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
-typedef int64_t ZklTime;		/* microseconds, CLOCK_BOOTTIME */
-
-#define ZKL_MS(n)			((ZklTime) (n) * 1000)
+#include "common/clock.h"
 
 /* Heartbeats remembered: the period is at most T/16, so 64 usually cover T many
  * times over. If more were sent in T, the closest neighbours are folded into

@@ -25,11 +25,12 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-#include "clock.h"
-#include "compat.h"
-#include "locks.h"
-#include "shmem.h"
-#include "zklock.h"
+#include "backend/locks.h"
+#include "common/clock.h"
+#include "common/compat.h"
+#include "common/errors.h"
+#include "common/settings.h"
+#include "shared/shmem.h"
 
 /* How long ZooKeeper may take to tell about a queue, ms. */
 #define INQUIRY_TIMEOUT_MS	2000

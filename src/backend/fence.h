@@ -12,7 +12,7 @@
 
 #include "fmgr.h"
 
-#include "compat.h"
+#include "common/compat.h"
 
 extern PGDLLEXPORT Datum zkl_fence_check(PG_FUNCTION_ARGS);
 extern PGDLLEXPORT Datum zkl_fence_guard(PG_FUNCTION_ARGS);

@@ -15,7 +15,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "zkclient.h"
+#include "zookeeper/client.h"
 
 #include <dirent.h>
 #include <errno.h>

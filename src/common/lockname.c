@@ -31,11 +31,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "lockname.h"
+#include "common/lockname.h"
 
 #include <string.h>
 
-#include "utf8.h"
+#include "common/utf8.h"
 
 /* How the server prints its 32-bit counter: "%010d". */
 #define DIGITS	10

@@ -31,8 +31,8 @@
 #ifndef ZKL_INQUIRY_H
 #define ZKL_INQUIRY_H
 
-#include "lockname.h"
-#include "nodedata.h"
+#include "common/lockname.h"
+#include "common/nodedata.h"
 #include "port/atomics.h"
 
 #define ZKL_DESKS			5
