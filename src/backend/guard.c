@@ -183,11 +183,11 @@ static fmgr_hook_type prev_fmgr = NULL;
  */
 
 static void
-mark_lost(ZklHold *hold, uint32 fate)
+mark_lost(ZklHold *hold, uint32 flags)
 {
 	hold->lost = true;
-	hold->loss = (fate & ZKL_FATE_BROKEN) ? ZKL_LOSS_BROKEN :
-		(fate & ZKL_FATE_VANISHED) ? ZKL_LOSS_VANISHED : ZKL_LOSS_EXPIRED;
+	hold->loss = (flags & ZKL_FLAG_BROKEN) ? ZKL_LOSS_BROKEN :
+		(flags & ZKL_FLAG_VANISHED) ? ZKL_LOSS_VANISHED : ZKL_LOSS_EXPIRED;
 }
 
 /* Look for losses that the worker has marked since the last call. */
@@ -202,10 +202,10 @@ refresh(void)
 	pg_read_barrier();
 	for (int i = 0; i < zkl_nholds; i++)
 	{
-		uint32		fate = pg_atomic_read_u32(&zkl_shared->entries[zkl_holds[i].entry].fate);
+		uint32		flags = pg_atomic_read_u32(&zkl_shared->entries[zkl_holds[i].entry].flags);
 
-		if (fate & ZKL_FATE_LOST)
-			mark_lost(&zkl_holds[i], fate);
+		if (flags & ZKL_FLAG_LOST)
+			mark_lost(&zkl_holds[i], flags);
 	}
 }
 
@@ -449,7 +449,7 @@ handler_sees_trouble(uint64 word, ZklTime now)
 	if (pg_atomic_read_u32(&zkl_shared->losses) == guard.losses)
 		return false;
 	for (int i = 0; i < zkl_nheld_entries; i++)
-		if (pg_atomic_read_u32(&zkl_shared->entries[zkl_held_entries[i]].fate) & ZKL_FATE_LOST)
+		if (pg_atomic_read_u32(&zkl_shared->entries[zkl_held_entries[i]].flags) & ZKL_FLAG_LOST)
 			return true;
 	return false;
 }
@@ -1220,10 +1220,10 @@ decide(ZklTime margin)
 	guard.step = COMMIT_DECIDED;
 	for (int i = 0; i < zkl_nholds; i++)
 	{
-		uint32		old = pg_atomic_fetch_or_u32(&zkl_shared->entries[zkl_holds[i].entry].fate,
-												 ZKL_FATE_COMMITTING);
+		uint32		old = pg_atomic_fetch_or_u32(&zkl_shared->entries[zkl_holds[i].entry].flags,
+												 ZKL_FLAG_COMMITTING);
 
-		if (old & ZKL_FATE_LOST)
+		if (old & ZKL_FLAG_LOST)
 		{
 			mark_lost(&zkl_holds[i], old);
 			doom(&zkl_holds[i]);
@@ -1237,8 +1237,8 @@ undecide(void)
 {
 	if (guard.step == COMMIT_DECIDED)
 		for (int i = 0; i < zkl_nholds; i++)
-			pg_atomic_fetch_and_u32(&zkl_shared->entries[zkl_holds[i].entry].fate,
-									~ZKL_FATE_COMMITTING);
+			pg_atomic_fetch_and_u32(&zkl_shared->entries[zkl_holds[i].entry].flags,
+									~ZKL_FLAG_COMMITTING);
 	guard.step = COMMIT_NOT_YET;
 }
 

@@ -352,7 +352,7 @@ zkl_locks_find(const char *name)
 	return found;
 }
 
-/* The hold of this name in this mode, or NULL. Of several leases, one that was given back. */
+/* The hold of this name in this mode, or NULL. Of several permits, one that was given back. */
 static ZklHold *
 find_mode(const char *name, ZklMode mode)
 {
@@ -662,7 +662,7 @@ typedef struct Wait
 {
 	const char *name;			/* UTF-8 */
 	ZklMode		mode;
-	int			leases;			/* of a semaphore, else 0 */
+	int			permits;			/* of a semaphore, else 0 */
 	const ZklHold *downgrade;	/* the write hold to be downgraded, or NULL */
 	bool		try;			/* NULL instead of an error when it is taken */
 	bool		turn;			/* for a semaphore's mutex */
@@ -699,14 +699,14 @@ describe_holder(ZklEntry *entry)
 	ZklNodeData *holder = &entry->holder;
 	StringInfoData buf;
 
-	if ((pg_atomic_read_u32(&entry->fate) & ZKL_FATE_ANSWERED) == 0)
+	if ((pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_ANSWERED) == 0)
 		return NULL;
 	pg_read_barrier();
 	if (entry->holder_token == 0)
 		return NULL;			/* gone by the time we asked */
 
 	initStringInfo(&buf);
-	appendStringInfoString(&buf, entry->mode == ZKL_MODE_LEASE ? "One" : "It");
+	appendStringInfoString(&buf, entry->mode == ZKL_MODE_PERMIT ? "One" : "It");
 	if (holder->pid == 0)
 	{
 		appendStringInfoString(&buf, " is held by another client");
@@ -736,7 +736,7 @@ static void
 count_timeout(void)
 {
 	if (pending_entry >= 0)
-		pg_atomic_fetch_or_u32(&zkl_shared->entries[pending_entry].fate, ZKL_FATE_TIMED_OUT);
+		pg_atomic_fetch_or_u32(&zkl_shared->entries[pending_entry].flags, ZKL_FLAG_TIMED_OUT);
 }
 
 static void
@@ -774,8 +774,8 @@ raise_timeout(Wait *wait, ZklEntry *entry)
 			 errmsg("could not obtain %s within %d ms",
 					zkl_lock_label(wait->name), wait->timeout),
 			 wait->turn ? errdetail("%d others are waiting for a lease.", ahead) :
-			 wait->leases > 0 && ahead > 0 ?
-			 errdetail("%d of %d leases are taken.%s%s", Min(ahead, wait->leases), wait->leases,
+			 wait->permits > 0 && ahead > 0 ?
+			 errdetail("%d of %d leases are taken.%s%s", Min(ahead, wait->permits), wait->permits,
 					   holder != NULL ? " " : "", holder != NULL ? holder : "") :
 			 holder != NULL && ahead > 1 ?
 			 errdetail("%s %d contenders are ahead.", holder, ahead) :
@@ -872,7 +872,7 @@ submit(Wait *wait)
 	entry->mode = wait->mode;
 	/* a downgrade waits for nobody */
 	entry->try = wait->downgrade == NULL && (wait->try || wait->timeout == 0);
-	entry->leases = wait->leases;
+	entry->permits = wait->permits;
 	entry->beside[0] = '\0';
 	entry->inherited_token = 0;
 	if (wait->downgrade != NULL)
@@ -930,8 +930,8 @@ begin_to_ask(int index)
 {
 	ZklEntry   *entry = &zkl_shared->entries[index];
 
-	pg_atomic_fetch_and_u32(&entry->fate, ~(ZKL_FATE_ASKED | ZKL_FATE_ANSWERED));
-	pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ASKED);
+	pg_atomic_fetch_and_u32(&entry->flags, ~(ZKL_FLAG_ASKED | ZKL_FLAG_ANSWERED));
+	pg_atomic_fetch_or_u32(&entry->flags, ZKL_FLAG_ASKED);
 	zkl_ring_doorbell(index);
 }
 
@@ -942,7 +942,7 @@ ask_holder(int index, ZklTime until)
 	ZklEntry   *entry = &zkl_shared->entries[index];
 
 	begin_to_ask(index);
-	while ((pg_atomic_read_u32(&entry->fate) & ZKL_FATE_ANSWERED) == 0 && zkl_now() < until)
+	while ((pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_ANSWERED) == 0 && zkl_now() < until)
 		sleep_on_latch((until - zkl_now()) / 1000);
 }
 
@@ -954,7 +954,7 @@ static void
 log_wait(Wait *wait, ZklEntry *entry, ZklTime now, int *logged)
 {
 	ZklTime		log_at = wait->start + ZKL_MS(DeadlockTimeout);
-	bool		answered = (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_ANSWERED) != 0;
+	bool		answered = (pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_ANSWERED) != 0;
 	char	   *holder;
 
 	if (*logged == 0 && now >= log_at)
@@ -983,7 +983,7 @@ static bool
 lost_turn(Wait *wait)
 {
 	if (pending_mutex < 0 ||
-		(pg_atomic_read_u32(&zkl_shared->entries[pending_mutex].fate) & ZKL_FATE_LOST) == 0)
+		(pg_atomic_read_u32(&zkl_shared->entries[pending_mutex].flags) & ZKL_FLAG_LOST) == 0)
 		return false;
 	let_pending_go();
 	wait->turn_lost = true;
@@ -1011,11 +1011,11 @@ wait_for_grant(Wait *wait)
 		switch (phase)
 		{
 			case ZKL_PHASE_HELD:
-				if (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LOST)
+				if (pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_LOST)
 				{
 					/* granted, and lost before we saw it: queue again */
 					let_pending_go();
-					if (wait->leases > 0)
+					if (wait->permits > 0)
 					{
 						wait->turn_lost = true;
 						return NULL;
@@ -1127,36 +1127,36 @@ warn_about_snapshot(void)
 			 errhint("Acquire the lock before BEGIN, or use READ COMMITTED.")));
 }
 
-/* How many leases of this semaphore ("name" with its suffix) does this backend hold? */
+/* How many permits of this semaphore ("name" with its suffix) does this backend hold? */
 static int
-count_leases(const char *name)
+count_permits(const char *name)
 {
-	int			leases = 0;
+	int			permits = 0;
 
 	for (int i = 0; i < zkl_nholds; i++)
-		if (zkl_holds[i].mode == ZKL_MODE_LEASE && !zkl_holds[i].lost &&
+		if (zkl_holds[i].mode == ZKL_MODE_PERMIT && !zkl_holds[i].lost &&
 			!zkl_holds[i].released && strcmp(zkl_holds[i].name, name) == 0)
-			leases++;
-	return leases;
+			permits++;
+	return permits;
 }
 
 /*
- * How many leases there are is what each caller says. If another says something
+ * How many permits there are is what each caller says. If another says something
  * else, one of the two is wrong, and nobody can tell which.
  */
 static void
-warn_about_leases(ZklEntry *entry, int leases)
+warn_about_permits(ZklEntry *entry, int permits)
 {
 	ask_holder(pending_entry, zkl_now() + ZKL_MS(ASK_AFTER_BUSY_MS));
 	pg_read_barrier();
-	if ((pg_atomic_read_u32(&entry->fate) & ZKL_FATE_ANSWERED) == 0 ||
-		entry->holder.leases == 0 || entry->holder.leases == leases)
+	if ((pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_ANSWERED) == 0 ||
+		entry->holder.permits == 0 || entry->holder.permits == permits)
 		return;
 	ereport(WARNING,
 			(errmsg("%s is used with different numbers of leases", zkl_lock_label(entry->name)),
-			 errdetail("This call says %d, server \"%s\", process %d said %d.", leases,
+			 errdetail("This call says %d, server \"%s\", process %d said %d.", permits,
 					   zkl_text_for_message(entry->holder.server), entry->holder.pid,
-					   entry->holder.leases),
+					   entry->holder.permits),
 			 errhint("The larger number is what holds for those who use it.")));
 }
 
@@ -1176,7 +1176,7 @@ acquire(Wait *wait)
 
 	hold = find_mode(wait->name, wait->mode);
 	/* each lease of a semaphore is one more, unless one was not quite given back */
-	if (hold != NULL && (wait->leases == 0 || hold->released))
+	if (hold != NULL && (wait->permits == 0 || hold->released))
 	{
 		wait_for_lease(wait, hold);
 		drop_superseded();		/* which moves holds */
@@ -1185,7 +1185,7 @@ acquire(Wait *wait)
 		count_acquire(hold, wait->xact_level);
 		return hold->token;
 	}
-	if (wait->leases == 0 && (hold = zkl_locks_find(wait->name)) != NULL)
+	if (wait->permits == 0 && (hold = zkl_locks_find(wait->name)) != NULL)
 	{
 		if (wait->mode != ZKL_MODE_READ || hold->mode != ZKL_MODE_WRITE)
 			ereport(ERROR,
@@ -1205,8 +1205,8 @@ acquire(Wait *wait)
 		restore_superseded();
 		return 0;
 	}
-	if (wait->leases > 0 && pg_atomic_read_u32(&entry->ahead) > 0)
-		warn_about_leases(entry, wait->leases);
+	if (wait->permits > 0 && pg_atomic_read_u32(&entry->ahead) > 0)
+		warn_about_permits(entry, wait->permits);
 	drop_superseded();
 	hold = add_hold(wait->name, pending_entry, wait->mode, entry->token);
 	pending_entry = -1;
@@ -1225,16 +1225,16 @@ acquire(Wait *wait)
  * the first (queue.h says why that is no lease too many). A try that had to queue for
  * the mutex could come back with no answer, and none is not "taken".
  *
- * Returns a number that is unique but fences nothing, or 0 when a try saw all leases
+ * Returns a number that is unique but fences nothing, or 0 when a try saw all permits
  * taken.
  */
 static int64
-acquire_lease(const char *semaphore, int leases, bool try, int timeout)
+acquire_permit(const char *semaphore, int permits, bool try, int timeout)
 {
 	char		locks[ZKL_NAME_MAX + 1];
 	char		name[ZKL_NAME_MAX + 1];
 	Wait		turn = {.name = locks, .mode = ZKL_MODE_EXCLUSIVE, .turn = true};
-	Wait		wait = {.name = name, .mode = ZKL_MODE_LEASE, .leases = leases};
+	Wait		wait = {.name = name, .mode = ZKL_MODE_PERMIT, .permits = permits};
 	ZklHold    *hold;
 	int			held;
 	int64		token;
@@ -1242,10 +1242,10 @@ acquire_lease(const char *semaphore, int leases, bool try, int timeout)
 	snprintf(locks, sizeof(locks), "%s" ZKL_SEMAPHORE_LOCKS, semaphore);
 	snprintf(name, sizeof(name), "%s" ZKL_SEMAPHORE_LEASES, semaphore);
 	begin_wait(&wait, try, timeout);
-	held = count_leases(name);
-	if (held >= leases && try)
+	held = count_permits(name);
+	if (held >= permits && try)
 		return 0;
-	if (held >= leases)
+	if (held >= permits)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("this backend holds all leases of %s", zkl_lock_label(name)),
@@ -1257,7 +1257,7 @@ again:
 	zkl_guard_refresh();
 	supersede_lost(name, false);
 	zkl_guard_check();
-	hold = find_mode(name, ZKL_MODE_LEASE);
+	hold = find_mode(name, ZKL_MODE_PERMIT);
 	if (!try && wait.timeout != 0 && (hold == NULL || !hold->released))
 	{
 		turn.timeout = wait.timeout;
@@ -1357,7 +1357,7 @@ is_ours_to_release(const ZklHold *hold)
 		return false;
 	if (zkl_guard_is_certain(hold))
 		return true;
-	pg_atomic_fetch_or_u32(&zkl_shared->entries[hold->entry].fate, ZKL_FATE_UNCERTAIN);
+	pg_atomic_fetch_or_u32(&zkl_shared->entries[hold->entry].flags, ZKL_FLAG_UNCERTAIN);
 	return false;
 }
 
@@ -1469,7 +1469,7 @@ find_as_given(FunctionCallInfo fcinfo)
 		if (hold->name_len != VARSIZE_ANY_EXHDR(given) ||
 			memcmp(hold->name, VARDATA_ANY(given), hold->name_len) != 0)
 			continue;
-		if (found != NULL || hold->released || hold->superseded || hold->mode == ZKL_MODE_LEASE)
+		if (found != NULL || hold->released || hold->superseded || hold->mode == ZKL_MODE_PERMIT)
 			return NULL;
 		found = hold;
 	}
@@ -1537,7 +1537,7 @@ static Datum
 sql_semaphore_acquire(FunctionCallInfo fcinfo, bool try)
 {
 	char		name[ZKL_NAME_MAX + 1];
-	int32		leases;
+	int32		permits;
 	int			timeout;
 	int64		token;
 
@@ -1547,15 +1547,15 @@ sql_semaphore_acquire(FunctionCallInfo fcinfo, bool try)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("number of leases must not be null")));
-	leases = PG_GETARG_INT32(1);
-	if (leases < 1)
+	permits = PG_GETARG_INT32(1);
+	if (permits < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("number of leases must be at least 1")));
 	timeout = try ? 0 : timeout_argument(fcinfo, 2);
 	PG_TRY();
 	{
-		token = acquire_lease(name, leases, try, timeout);
+		token = acquire_permit(name, permits, try, timeout);
 	}
 	PG_CATCH();
 	{
@@ -1568,14 +1568,14 @@ sql_semaphore_acquire(FunctionCallInfo fcinfo, bool try)
 	PG_RETURN_INT64(token);
 }
 
-/* zk_semaphore_acquire(name text, leases integer, timeout interval) returns bigint */
+/* zk_semaphore_acquire(name text, permits integer, timeout interval) returns bigint */
 Datum
 zkl_semaphore_acquire(PG_FUNCTION_ARGS)
 {
 	return sql_semaphore_acquire(fcinfo, false);
 }
 
-/* zk_semaphore_try_acquire(name text, leases integer) returns bigint */
+/* zk_semaphore_try_acquire(name text, permits integer) returns bigint */
 Datum
 zkl_semaphore_try_acquire(PG_FUNCTION_ARGS)
 {
@@ -1593,7 +1593,7 @@ zkl_semaphore_release(PG_FUNCTION_ARGS)
 	semaphore_argument(fcinfo, name);
 	strlcat(name, ZKL_SEMAPHORE_LEASES, sizeof(name));
 	zkl_guard_refresh();
-	hold = find_backend_hold(name, ZKL_MODE_LEASE);
+	hold = find_backend_hold(name, ZKL_MODE_PERMIT);
 	/* of several, a lost one first */
 	for (int i = 0; i < zkl_nholds; i++)
 		if (zkl_holds[i].lost && strcmp(zkl_holds[i].name, name) == 0)

@@ -162,13 +162,13 @@ single_row(FunctionCallInfo fcinfo, Row *row)
  */
 
 static const char *
-state_of(const ZklEntry *entry, ZklPhase phase, uint32 fate, uint64 word, ZklTime now)
+state_of(const ZklEntry *entry, ZklPhase phase, uint32 flags, uint64 word, ZklTime now)
 {
-	if (fate & ZKL_FATE_LET_GO)
+	if (flags & ZKL_FLAG_LET_GO)
 		return "releasing";
 	if (phase == ZKL_PHASE_WANTED)
 		return "waiting";
-	if (fate & ZKL_FATE_LOST)
+	if (flags & ZKL_FLAG_LOST)
 		return "lost";
 	if (entry->generation != zkl_word_generation(word) || now >= zkl_word_deadline(word))
 		return "lapsed";
@@ -202,7 +202,7 @@ zkl_locks_view(PG_FUNCTION_ARGS)
 		ZklEntry   *entry = &zkl_shared->entries[i];
 		uint32		serial = read_serial(entry);
 		ZklPhase	phase = pg_atomic_read_u32(&entry->phase);
-		uint32		fate = pg_atomic_read_u32(&entry->fate);
+		uint32		flags = pg_atomic_read_u32(&entry->flags);
 		uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
 		ZklTime		now = zkl_now();
 		const char *state;
@@ -217,7 +217,7 @@ zkl_locks_view(PG_FUNCTION_ARGS)
 			read_serial(entry) != serial)
 			continue;
 
-		state = state_of(copy, phase, fate, word, now);
+		state = state_of(copy, phase, flags, word, now);
 		put_text(&row, copy->name);
 		put_text(&row, zkl_mode_name(copy->mode));
 		put_text(&row, levels_text[pg_atomic_read_u32(&copy->levels) & 3]);
@@ -500,8 +500,8 @@ holds(const ZklDesk *queue, int i)
 			zkl_mode_conflicts(mode, other.kind))
 			return false;
 	}
-	return mine.kind != ZKL_CONTENDER_NONE || queue->rows[i].data.leases == 0 ||
-		before < queue->rows[i].data.leases;
+	return mine.kind != ZKL_CONTENDER_NONE || queue->rows[i].data.permits == 0 ||
+		before < queue->rows[i].data.permits;
 }
 
 /* zk_lock_queue(name text) returns setof record */

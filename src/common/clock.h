@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.h
- *	  The one clock that leases are measured on.
+ *	  The one clock that permits are measured on.
  *
  * CLOCK_BOOTTIME: not set by anybody, and it goes on while the machine is
  * suspended, as the ensemble's clock does. Readable in a signal handler.

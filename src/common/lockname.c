@@ -337,7 +337,7 @@ zkl_node_prefix(char buf[ZKL_NODE_SIZE], const char *uuid, ZklMode mode)
 		case ZKL_MODE_EXCLUSIVE:
 			parts[2] = "-lock-";
 			break;
-		case ZKL_MODE_LEASE:
+		case ZKL_MODE_PERMIT:
 			parts[2] = "-lease-";
 			break;
 	}
@@ -408,7 +408,7 @@ zkl_mode_name(ZklMode mode)
 			return "read";
 		case ZKL_MODE_WRITE:
 			return "write";
-		case ZKL_MODE_LEASE:
+		case ZKL_MODE_PERMIT:
 			return "lease";
 	}
 	return "unknown";

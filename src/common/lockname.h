@@ -43,13 +43,13 @@ typedef enum ZklMode
 	ZKL_MODE_EXCLUSIVE = 0,		/* Curator InterProcessMutex */
 	ZKL_MODE_READ,				/* Curator InterProcessReadWriteLock */
 	ZKL_MODE_WRITE,
-	ZKL_MODE_LEASE				/* one of a semaphore's leases, Curator
+	ZKL_MODE_PERMIT				/* one of a semaphore's permits, Curator
 								 * InterProcessSemaphoreV2: no queue, only so
 								 * many at a time */
 } ZklMode;
 
 /* The two directories of a semaphore, below its name: a mutex by which those
- * who want a lease queue, and the leases. No lock can have such a name. */
+ * who want a lease queue, and the permits. No lock can have such a name. */
 #define ZKL_SEMAPHORE_LOCKS		"/locks"
 #define ZKL_SEMAPHORE_LEASES	"/leases"
 

@@ -195,10 +195,10 @@ zkl_nodedata_write(const ZklNodeData *data, char buf[ZKL_NODEDATA_SIZE])
 		put_text(&w, ",\"timeout\":");
 		put_int(&w, data->timeout);
 	}
-	if (data->leases > 0)
+	if (data->permits > 0)
 	{
 		put_text(&w, ",\"leases\":");
-		put_int(&w, data->leases);
+		put_int(&w, data->permits);
 	}
 	put_text(&w, "}");
 	buf[w.at] = '\0';
@@ -515,7 +515,7 @@ take_object(Reader *r, ZklNodeData *data, bool *has_server)
 					 strcmp(key, "leases") == 0)
 			{
 				int		   *number = key[0] == 'p' ? &data->pid :
-					key[0] == 't' ? &data->timeout : &data->leases;
+					key[0] == 't' ? &data->timeout : &data->permits;
 
 				*number = 0;
 				if (r->at < r->end && *r->at >= '0' && *r->at <= '9')

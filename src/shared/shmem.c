@@ -133,7 +133,7 @@ shmem_startup(void)
 			ZklEntry   *entry = &zkl_shared->entries[i];
 
 			pg_atomic_init_u32(&entry->phase, ZKL_PHASE_FREE);
-			pg_atomic_init_u32(&entry->fate, 0);
+			pg_atomic_init_u32(&entry->flags, 0);
 			pg_atomic_init_u32(&entry->ahead, 0);
 			pg_atomic_init_u32(&entry->queued, 0);
 			pg_atomic_init_u32(&entry->levels, 0);
@@ -238,7 +238,7 @@ zkl_entry_take(void)
 		entry->token = 0;
 		entry->failure = 0;
 		entry->trouble = ZKL_TROUBLE_NONE;
-		pg_atomic_write_u32(&entry->fate, 0);
+		pg_atomic_write_u32(&entry->flags, 0);
 		pg_atomic_write_u32(&entry->ahead, 0);
 		pg_atomic_write_u32(&entry->queued, 0);
 		entry->granted_at = 0;
@@ -258,7 +258,7 @@ zkl_entry_submit(int index)
 void
 zkl_entry_let_go(int index)
 {
-	pg_atomic_fetch_or_u32(&zkl_shared->entries[index].fate, ZKL_FATE_LET_GO);
+	pg_atomic_fetch_or_u32(&zkl_shared->entries[index].flags, ZKL_FLAG_LET_GO);
 	zkl_ring_doorbell(index);
 }
 

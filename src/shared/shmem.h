@@ -8,20 +8,7 @@
  * for himself when the worker stops. So each field has one writer at a time,
  * which the entry's phase names, and what checks read are atomics.
  *
- *	phase		set by		meaning; who may write the rest of the entry
- *	---------	----------	---------------------------------------------------
- *	FREE		worker		nobody
- *	FILLING		owner		the owner (a backend), by compare-and-swap from FREE
- *	WANTED		owner		the worker: there is or will be a node
- *	HELD		worker		the worker: granted; token and generation are set
- *	BUSY		worker		the worker: a try found the lock taken
- *	FAILED		worker		the worker: refused, see failure and trouble
- *
- * The owner gives an entry up by setting LET_GO in "fate", at any time from
- * WANTED on, and forgets it; the worker deletes the node, for as long as that
- * takes, and then sets FREE. An entry thus outlives its owner when it must, and
- * the worker too: what a new worker needs to go on (uuid, node, token) is here,
- * and is here before anything is sent.
+ * The lock entries are in entry.h, with who may write what.
  *
  * Copyright (c) 2026, zklock developers
  *
@@ -33,94 +20,13 @@
 #include "common/clock.h"
 #include "common/nodedata.h"
 #include "shared/desk.h"
+#include "shared/entry.h"
 #include "port/atomics.h"
 #include "common/resolve.h"
 #include "shared/quota.h"
 #include "shared/stats.h"
 #include "zookeeper/client.h"
 #include "zookeeper/queue.h"
-
-typedef enum ZklPhase
-{
-	ZKL_PHASE_FREE = 0,
-	ZKL_PHASE_FILLING,
-	ZKL_PHASE_WANTED,
-	ZKL_PHASE_HELD,
-	ZKL_PHASE_BUSY,
-	ZKL_PHASE_FAILED
-} ZklPhase;
-
-/* Bits of an entry's fate. Set with fetch-or: the old value tells who came first. */
-#define ZKL_FATE_LOST		0x01	/* worker: node or ZooKeeper session is gone */
-#define ZKL_FATE_COMMITTING 0x02	/* owner: past PRE_COMMIT, hands off */
-#define ZKL_FATE_LET_GO		0x04	/* owner: done with it */
-#define ZKL_FATE_ASKED		0x08	/* owner: wants to know who holds the lock */
-#define ZKL_FATE_ANSWERED	0x10	/* worker: "holder" is filled in, for good */
-#define ZKL_FATE_VANISHED	0x20	/* worker, beside LOST: the node was deleted by
-									 * somebody; else the ZooKeeper session ended */
-#define ZKL_FATE_TIMED_OUT	0x80	/* owner, beside LET_GO: for the statistics */
-#define ZKL_FATE_UNCERTAIN	0x100	/* owner, before LET_GO: the lease was over when
-									 * it gave the lock back; for the statistics */
-#define ZKL_FATE_BROKEN		0x40	/* worker, beside LOST: or it was asked to take
-									 * the lock away, see "breaker" */
-
-#define ZKL_LEVEL_BACKEND	0x01
-#define ZKL_LEVEL_XACT		0x02
-
-/* Why the worker refused, beyond ZooKeeper's result codes. */
-#define ZKL_FAILURE_NODE_BUDGET		1	/* one more node could kill the ensemble */
-
-typedef struct ZklEntry
-{
-	pg_atomic_uint32 phase;		/* ZklPhase, see above */
-	pg_atomic_uint32 fate;		/* ZKL_FATE_, see there; cleared in FILLING */
-
-	/* the owner's, written in FILLING, constant afterwards; all text is UTF-8 */
-	uint32		serial;			/* which use of this entry it is */
-	int			pid;
-	Oid			role;			/* that connected, for quotas */
-	int			procno;
-	int			push_signal;	/* tells the owner of a loss */
-	ZklMode		mode;
-	bool		try;
-	int			leases;			/* mode LEASE: how many there may be */
-	char		beside[ZKL_OWN_NODE_SIZE];	/* the write node of a downgrade, or "" */
-	int64		inherited_token;	/* and its token */
-	char		name[ZKL_NAME_MAX + 1];
-	char		database[64];
-	char		user[64];
-	char		application[64];
-	char		since[40];
-	ZklTime		wait_start;
-
-	/* the owner's, at any time; informational */
-	pg_atomic_uint32 levels;	/* ZKL_LEVEL_ at which it is held or wanted */
-
-	/* the worker's, before it sends anything; read by the next worker */
-	char		uuid[ZKL_UUID_SIZE];
-	char		node[ZKL_OWN_NODE_SIZE];
-
-	/* the worker's, before it sets HELD; constant afterwards */
-	int64		token;
-	uint32		generation;
-	ZklTime		granted_at;
-
-	/* the worker's, before it sets LOST */
-	ZklTime		lost_at;
-	char		breaker[sizeof(((ZklNodeData *) 0)->breaker)];
-
-	/* the worker's, before it sets FAILED */
-	int			failure;
-	ZklTrouble	trouble;
-
-	/* the worker's, while WANTED: contenders before us; informational */
-	pg_atomic_uint32 ahead;
-	pg_atomic_uint32 queued;	/* our node stands in the queue */
-
-	/* the worker's, before it sets ANSWERED */
-	ZklNodeData holder;
-	int64		holder_token;
-} ZklEntry;
 
 /*
  * The lease as one word, so that nobody can read half of it and no writer can
@@ -282,17 +188,6 @@ extern pg_atomic_uint64 *zkl_doorbell_words(void);
 extern int	zkl_doorbell_count(void);
 extern ZklSuspect *zkl_suspects(void);
 extern int	zkl_suspects_count(void);
-
-/*
- * For the owner: take a free entry, now FILLING, or return -1 when there is
- * none. Then fill it in and call zkl_entry_submit().
- */
-extern int	zkl_entry_take(void);
-extern void zkl_entry_submit(int index);
-extern void zkl_entry_let_go(int index);
-
-/* For the worker: the owner has let it go, and its node is gone. */
-extern void zkl_entry_free(int index);
 
 /* Why there is no lease; false when no trouble is known. */
 extern bool zkl_trouble_read(char buf[ZKL_TROUBLE_SIZE]);

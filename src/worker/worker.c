@@ -145,7 +145,7 @@ typedef enum Role
 {
 	ROLE_OWN,
 	ROLE_PRED,
-	ROLE_LEASES
+	ROLE_PERMITS
 } Role;
 
 #define ROLES	3
@@ -320,7 +320,7 @@ push_owner(ZklEntry *entry)
 	if (fd >= 0)
 	{
 		if (GetPGProcByNumber(entry->procno)->pid == pid && entry->serial == serial &&
-			(pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LET_GO) == 0)
+			(pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_LET_GO) == 0)
 			(void) syscall(SYS_pidfd_send_signal, fd, entry->push_signal, NULL, 0);
 		close(fd);
 	}
@@ -335,7 +335,7 @@ count_held(void)
 
 	for (int i = 0; i < zkl_shared->nentries; i++)
 		if (worker.slots[i].active && worker.slots[i].granted &&
-			(pg_atomic_read_u32(&zkl_shared->entries[i].fate) & ZKL_FATE_LET_GO) == 0)
+			(pg_atomic_read_u32(&zkl_shared->entries[i].flags) & ZKL_FLAG_LET_GO) == 0)
 			held++;
 	return held;
 }
@@ -512,18 +512,18 @@ static void
 publish_loss(int index, uint32 how)
 {
 	ZklEntry   *entry = &zkl_shared->entries[index];
-	uint32		bits = ZKL_FATE_LOST | how;
+	uint32		bits = ZKL_FLAG_LOST | how;
 	ZklTime		now = zkl_now();
 	ZklTime		left = worker.lease.deadline - now;
 	uint32		old;
 
-	if (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LOST)
+	if (pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_LOST)
 		return;
 	entry->lost_at = now;
 	pg_write_barrier();
-	old = pg_atomic_fetch_or_u32(&entry->fate, bits);
+	old = pg_atomic_fetch_or_u32(&entry->flags, bits);
 	pg_atomic_fetch_add_u32(&zkl_shared->losses, 1);
-	if (old & ZKL_FATE_LET_GO)
+	if (old & ZKL_FLAG_LET_GO)
 		return;
 
 	zkl_stats_count(entry->name, ZKL_OUTCOME_LOST, false, 0);
@@ -531,9 +531,9 @@ publish_loss(int index, uint32 how)
 	if (worker.losses_logged++ < LOSSES_LOGGED)
 		ereport(LOG,
 				(errmsg("zklock: lock \"%s\" of process %d is lost", entry->name, entry->pid),
-				 how == ZKL_FATE_BROKEN ? errdetail("It was taken away by %s.", entry->breaker) :
+				 how == ZKL_FLAG_BROKEN ? errdetail("It was taken away by %s.", entry->breaker) :
 				 errdetail("%s %ld ms of the lease were left.",
-						   how == ZKL_FATE_VANISHED ? "Its node was deleted." :
+						   how == ZKL_FLAG_VANISHED ? "Its node was deleted." :
 						   "The ZooKeeper session ended.",
 						   Max((long) (left / 1000), 0L))));
 	push_owner(entry);
@@ -548,9 +548,9 @@ take_away(int index)
 {
 	Slot	   *slot = &worker.slots[index];
 
-	publish_loss(index, ZKL_FATE_BROKEN);
-	slot->surrender = (pg_atomic_read_u32(&zkl_shared->entries[index].fate) &
-					   ZKL_FATE_COMMITTING) != 0;
+	publish_loss(index, ZKL_FLAG_BROKEN);
+	slot->surrender = (pg_atomic_read_u32(&zkl_shared->entries[index].flags) &
+					   ZKL_FLAG_COMMITTING) != 0;
 	if (!slot->surrender)
 		zkl_queue_surrender(&slot->queue);
 }
@@ -719,7 +719,7 @@ publish(int index)
 		wake_owner(entry);
 	}
 	else if (queue->result == ZKL_RESULT_LOST)
-		publish_loss(index, worker.session != 0 ? ZKL_FATE_VANISHED : 0);
+		publish_loss(index, worker.session != 0 ? ZKL_FLAG_VANISHED : 0);
 	else if (queue->result == ZKL_RESULT_BUSY && phase == ZKL_PHASE_WANTED)
 	{
 		pg_atomic_write_u32(&entry->phase, ZKL_PHASE_BUSY);
@@ -742,7 +742,7 @@ publish(int index)
 	if (queue->state == ZKL_QUEUE_ENDED)
 	{
 		deactivate(index);
-		if (pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LET_GO)
+		if (pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_LET_GO)
 			zkl_entry_free(index);
 	}
 	else
@@ -765,15 +765,15 @@ activate(int index)
 	worker.node_bytes += slot->cost;
 	worker.watch_bytes += 2 * slot->cost;
 	slot->dir_hash = path_hash(path);
-	if (entry->mode == ZKL_MODE_LEASE)
-		set_link(index, ROLE_LEASES, slot->dir_hash);
+	if (entry->mode == ZKL_MODE_PERMIT)
+		set_link(index, ROLE_PERMITS, slot->dir_hash);
 }
 
 /* What the machine has to know of the request beside its mode. */
 static void
 set_request(ZklQueue *queue, const ZklEntry *entry)
 {
-	zkl_queue_set_leases(queue, entry->leases);
+	zkl_queue_set_permits(queue, entry->permits);
 	zkl_queue_set_beside(queue, entry->beside);
 }
 
@@ -829,25 +829,25 @@ look_at_entry(int index)
 	ZklEntry   *entry = &zkl_shared->entries[index];
 	Slot	   *slot = &worker.slots[index];
 	ZklPhase	phase = pg_atomic_read_u32(&entry->phase);
-	uint32		fate;
+	uint32		flags;
 
 	if (phase == ZKL_PHASE_FREE || phase == ZKL_PHASE_FILLING)
 		return;
 	pg_read_barrier();
-	fate = pg_atomic_read_u32(&entry->fate);
+	flags = pg_atomic_read_u32(&entry->flags);
 
-	if (fate & ZKL_FATE_LET_GO)
+	if (flags & ZKL_FLAG_LET_GO)
 	{
 		if (!slot->active || !slot->queue.abandoned)
 		{
 			if (phase == ZKL_PHASE_HELD)
 			{
 				count_end(index, ZKL_OUTCOME_RELEASED);
-				if ((fate & (ZKL_FATE_UNCERTAIN | ZKL_FATE_LOST)) == ZKL_FATE_UNCERTAIN)
+				if ((flags & (ZKL_FLAG_UNCERTAIN | ZKL_FLAG_LOST)) == ZKL_FLAG_UNCERTAIN)
 					zkl_stats_count(entry->name, ZKL_OUTCOME_LOST, false, 0);
 			}
 			else if (phase == ZKL_PHASE_WANTED)
-				count_end(index, (fate & ZKL_FATE_TIMED_OUT) ? ZKL_OUTCOME_TIMED_OUT :
+				count_end(index, (flags & ZKL_FLAG_TIMED_OUT) ? ZKL_OUTCOME_TIMED_OUT :
 						  ZKL_OUTCOME_CANCELLED);
 		}
 		if (slot->active)
@@ -866,7 +866,7 @@ look_at_entry(int index)
 	/* while the ZooKeeper session is being ended, requests wait for the next one */
 	if (phase == ZKL_PHASE_WANTED && !slot->active && worker.parting[0] == '\0')
 		begin_request(index);
-	if ((fate & (ZKL_FATE_ASKED | ZKL_FATE_ANSWERED)) == ZKL_FATE_ASKED)
+	if ((flags & (ZKL_FLAG_ASKED | ZKL_FLAG_ANSWERED)) == ZKL_FLAG_ASKED)
 		mark(index);
 }
 
@@ -901,15 +901,15 @@ adopt_entries(void)
 		}
 		if (entry->uuid[0] != '\0')
 		{
-			uint32		fate = pg_atomic_read_u32(&entry->fate);
+			uint32		flags = pg_atomic_read_u32(&entry->flags);
 
 			activate(i);
 			slot->had_node = entry->node[0] != '\0';
 			slot->made_dirs = true;
 			/* being taken away, but a commit that has passed its check goes on */
-			slot->surrender = held && (fate & ZKL_FATE_LOST) &&
-				(fate & (ZKL_FATE_COMMITTING | ZKL_FATE_LET_GO)) == ZKL_FATE_COMMITTING;
-			held = held && ((fate & ZKL_FATE_LOST) == 0 || slot->surrender);
+			slot->surrender = held && (flags & ZKL_FLAG_LOST) &&
+				(flags & (ZKL_FLAG_COMMITTING | ZKL_FLAG_LET_GO)) == ZKL_FLAG_COMMITTING;
+			held = held && ((flags & ZKL_FLAG_LOST) == 0 || slot->surrender);
 			zkl_queue_adopt(&slot->queue, entry->mode, entry->try, entry->uuid, entry->node,
 							entry->token, held);
 			set_request(&slot->queue, entry);
@@ -1072,7 +1072,7 @@ prepare_create(int index, char path[ZKL_PATH_SIZE], char json[ZKL_NODEDATA_SIZE]
 	strlcpy(data.user, entry->user, sizeof(data.user));
 	strlcpy(data.application, entry->application, sizeof(data.application));
 	strlcpy(data.since, entry->since, sizeof(data.since));
-	data.leases = entry->leases;
+	data.permits = entry->permits;
 	data.timeout = (int) (worker.lease.timeout / 1000);
 
 	zkl_node_prefix(prefix, queue->uuid, queue->mode);
@@ -1124,7 +1124,7 @@ send_op(int index, uint32 op_bit, ZklTime now)
 				memcpy(op->listing.uuid, queue->uuid, sizeof(op->listing.uuid));
 				op->listing.mode = queue->mode;
 				memcpy(op->listing.beside, queue->beside, sizeof(op->listing.beside));
-				return account(zkl_send_list(op, directory, queue->mode == ZKL_MODE_LEASE), now);
+				return account(zkl_send_list(op, directory, queue->mode == ZKL_MODE_PERMIT), now);
 			}
 
 		case ZKL_OP_OWN:
@@ -1251,7 +1251,7 @@ may_be_batched(int index, uint32 wanted)
 	if (wanted == ZKL_OP_DELETE)
 		return true;
 	return wanted == (ZKL_OP_CREATE | ZKL_OP_LIST) && slot->queue.beside[0] == '\0' &&
-		slot->queue.mode != ZKL_MODE_LEASE &&
+		slot->queue.mode != ZKL_MODE_PERMIT &&
 		*known_dir(slot->dir_hash) == slot->dir_hash;
 }
 
@@ -1323,7 +1323,7 @@ send_wanted_of(bool deletes)
 	{
 		int			index = worker.todo[i];
 		Slot	   *slot = &worker.slots[index];
-		uint32		fate = pg_atomic_read_u32(&zkl_shared->entries[index].fate);
+		uint32		flags = pg_atomic_read_u32(&zkl_shared->entries[index].flags);
 		uint32		wanted = slot->active ? zkl_queue_wanted(&slot->queue) : 0;
 		bool		full = worker.in_flight >= MAX_IN_FLIGHT ||
 			!zkl_client_is_connected(worker.client);
@@ -1331,13 +1331,13 @@ send_wanted_of(bool deletes)
 
 		if (full || (deletes && wanted != ZKL_OP_DELETE) ||
 			(wanted == ZKL_OP_OWN && slot->queue.state == ZKL_QUEUE_GRANTED &&
-			 !slot->queue.recheck && !(fate & ZKL_FATE_ASKED) &&
+			 !slot->queue.recheck && !(flags & ZKL_FLAG_ASKED) &&
 			 now - zkl_shared->entries[index].granted_at < WATCH_DELAY))
 		{
 			worker.todo[kept++] = index;
 			continue;
 		}
-		if ((fate & (ZKL_FATE_ASKED | ZKL_FATE_ANSWERED)) == ZKL_FATE_ASKED && !slot->asking)
+		if ((flags & (ZKL_FLAG_ASKED | ZKL_FLAG_ANSWERED)) == ZKL_FLAG_ASKED && !slot->asking)
 			send_who(index, now);
 		if (!may_be_batched(index, wanted))
 		{
@@ -1575,10 +1575,10 @@ somebody_commits(void)
 {
 	for (int i = 0; i < zkl_shared->nentries; i++)
 	{
-		uint32		fate = pg_atomic_read_u32(&zkl_shared->entries[i].fate);
+		uint32		flags = pg_atomic_read_u32(&zkl_shared->entries[i].flags);
 
 		if (pg_atomic_read_u32(&zkl_shared->entries[i].phase) == ZKL_PHASE_HELD &&
-			(fate & (ZKL_FATE_COMMITTING | ZKL_FATE_LET_GO)) == ZKL_FATE_COMMITTING)
+			(flags & (ZKL_FLAG_COMMITTING | ZKL_FLAG_LET_GO)) == ZKL_FLAG_COMMITTING)
 			return true;
 	}
 	return false;
@@ -2174,7 +2174,7 @@ on_who_reply(ZklOp *op, ZklTime now)
 	else if (op->rc != ZKL_RC_NONODE)
 		return;
 	pg_write_barrier();
-	pg_atomic_fetch_or_u32(&entry->fate, ZKL_FATE_ANSWERED);
+	pg_atomic_fetch_or_u32(&entry->flags, ZKL_FLAG_ANSWERED);
 	wake_owner(entry);
 }
 
@@ -2395,7 +2395,7 @@ count_leaving(int index, const ZklListing *listing)
 			strcmp(zkl_shared->entries[i].name, zkl_shared->entries[index].name) != 0)
 			continue;
 		(void) zkl_contender_parse(other->queue.node, &contender);
-		if (slot->queue.mode != ZKL_MODE_LEASE &&
+		if (slot->queue.mode != ZKL_MODE_PERMIT &&
 			!zkl_mode_conflicts(slot->queue.mode, contender.kind))
 			continue;
 		if (place < 0 || zkl_node_place(other->queue.node) < place)
@@ -2488,7 +2488,7 @@ on_watch_event(const char *path, bool gone)
 				else
 					zkl_queue_pred_changed(queue);
 				break;
-			case ROLE_LEASES:
+			case ROLE_PERMITS:
 				zkl_queue_children_changed(queue);
 				break;
 		}
@@ -2592,7 +2592,7 @@ answer_doorbell(void)
 
 			if ((bits & 1) == 0)
 				continue;
-			if (pg_atomic_read_u32(&zkl_shared->entries[index].fate) & ZKL_FATE_LET_GO)
+			if (pg_atomic_read_u32(&zkl_shared->entries[index].flags) & ZKL_FLAG_LET_GO)
 				look_at_entry(index);
 			else
 				worker.rung[nrung++] = index;
@@ -2739,7 +2739,7 @@ all_let_go(void)
 		ZklEntry   *entry = &zkl_shared->entries[i];
 
 		if (pg_atomic_read_u32(&entry->phase) != ZKL_PHASE_FREE &&
-			(pg_atomic_read_u32(&entry->fate) & ZKL_FATE_LET_GO) == 0)
+			(pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_LET_GO) == 0)
 			return false;
 	}
 	return true;

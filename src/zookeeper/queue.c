@@ -16,12 +16,12 @@
 #include <string.h>
 
 /*
- * The leases of a semaphore. Whoever made a child, it counts, unless it certainly came
+ * The permits of a semaphore. Whoever made a child, it counts, unless it certainly came
  * after ours. Of several that want the last lease at the same time one gets it, then,
  * and none is kept from it by one that came too late and is about to go.
  */
 static void
-read_leases(ZklListing *listing, char *const *children, int nchildren)
+read_permits(ZklListing *listing, char *const *children, int nchildren)
 {
 	int64_t		own_place = -1;
 
@@ -66,9 +66,9 @@ zkl_listing_read(ZklListing *listing, char *const *children, int nchildren)
 	listing->pred_is_mutex = listing->shared_seen = false;
 	listing->trouble = ZKL_TROUBLE_NONE;
 
-	if (listing->mode == ZKL_MODE_LEASE)
+	if (listing->mode == ZKL_MODE_PERMIT)
 	{
-		read_leases(listing, children, nchildren);
+		read_permits(listing, children, nchildren);
 		return;
 	}
 
@@ -255,9 +255,9 @@ zkl_queue_init(ZklQueue *queue, ZklMode mode, bool try)
 }
 
 void
-zkl_queue_set_leases(ZklQueue *queue, int leases)
+zkl_queue_set_permits(ZklQueue *queue, int permits)
 {
-	queue->leases = leases;
+	queue->permits = permits;
 }
 
 void
@@ -270,7 +270,7 @@ zkl_queue_set_beside(ZklQueue *queue, const char *write_node)
 static bool
 is_taken(const ZklQueue *queue, int ahead)
 {
-	return ahead >= (queue->mode == ZKL_MODE_LEASE ? queue->leases : 1);
+	return ahead >= (queue->mode == ZKL_MODE_PERMIT ? queue->permits : 1);
 }
 
 void
@@ -618,7 +618,7 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 		queue->pred_watched = false;
 	}
 	/* alone: the directory's number serves as our token, see queue.h */
-	if (queue->czxid == 0 && listing->contenders == 1 && queue->mode != ZKL_MODE_LEASE)
+	if (queue->czxid == 0 && listing->contenders == 1 && queue->mode != ZKL_MODE_PERMIT)
 		queue->czxid = listing->pzxid;
 	queue->listed = true;
 	queue->must_wait = is_taken(queue, listing->ahead);
@@ -748,7 +748,7 @@ zkl_queue_pred_changed(ZklQueue *queue)
 void
 zkl_queue_children_changed(ZklQueue *queue)
 {
-	if (queue->mode == ZKL_MODE_LEASE && queue->state == ZKL_QUEUE_QUEUED)
+	if (queue->mode == ZKL_MODE_PERMIT && queue->state == ZKL_QUEUE_QUEUED)
 		queue->listed = false;
 }
 
@@ -761,7 +761,7 @@ zkl_queue_tick(ZklQueue *queue, bool rewatch)
 	if (rewatch && queue->state == ZKL_QUEUE_QUEUED)
 	{
 		/* a lease has no predecessor, and a few names to list */
-		if (queue->mode == ZKL_MODE_LEASE)
+		if (queue->mode == ZKL_MODE_PERMIT)
 			queue->listed = false;
 		queue->own_watched = queue->pred_watched = false;
 	}

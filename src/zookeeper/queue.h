@@ -29,13 +29,13 @@
  *	ENDED		no node of ours exists	nothing				(the caller frees it)
  *
  * A lease of a semaphore is taken by the same machine. It has no predecessor:
- * "first" then means that fewer nodes than there are leases came before its own,
- * and it watches the directory. Never more hold than there are leases, without
+ * "first" then means that fewer nodes than there are permits came before its own,
+ * and it watches the directory. Never more hold than there are permits, without
  * anything else that keeps them in order: if one too many held, look at the one
  * whose node came last. The nodes of the others were there before his, and still
  * are; so they were in the listing that he was granted by, which shows him that
- * as many as there are leases came before. Curator grants only when no more nodes
- * than leases are there at all, which is stricter, so the same is true of a
+ * as many as there are permits came before. Curator grants only when no more nodes
+ * than permits are there at all, which is stricter, so the same is true of a
  * mixture. Those who wait queue at a mutex beside it, as Curator's do, which is
  * another machine's; a try does not.
  *
@@ -135,7 +135,7 @@ typedef enum ZklTrouble
 /*
  * What the machine needs to know of a list of children. "uuid", "mode" and
  * "beside" are set by the asker; zkl_listing_read() fills in the rest. With
- * mode LEASE every child is a contender, as it is for Curator.
+ * mode PERMIT every child is a contender, as it is for Curator.
  */
 typedef struct ZklListing
 {
@@ -206,7 +206,7 @@ typedef struct ZklQueue
 	ZklTrouble	trouble;		/* or what is wrong with the directory */
 
 	ZklMode		mode;
-	int			leases;			/* mode LEASE: how many there may be */
+	int			permits;			/* mode PERMIT: how many there may be */
 	char		beside[ZKL_OWN_NODE_SIZE];	/* downgrade from this write node */
 	bool		try;			/* do not wait */
 	bool		abandoned;		/* the owner wants it gone */
@@ -262,8 +262,8 @@ typedef struct ZklQueue
 /* A fresh machine; give it the connection with zkl_queue_connected(). */
 extern void zkl_queue_init(ZklQueue *queue, ZklMode mode, bool try);
 
-/* After init or adopt: what the modes LEASE and READ may know more. */
-extern void zkl_queue_set_leases(ZklQueue *queue, int leases);
+/* After init or adopt: what the modes PERMIT and READ may know more. */
+extern void zkl_queue_set_permits(ZklQueue *queue, int permits);
 extern void zkl_queue_set_beside(ZklQueue *queue, const char *write_node);
 
 /*
@@ -313,7 +313,7 @@ extern void zkl_queue_pred_gone(ZklQueue *queue);
 extern void zkl_queue_pred_released(ZklQueue *queue, const char *pred);
 
 /* Watches that are used up without saying what we wait for: a node's data was
- * changed, the children of the directory (LEASE) did. */
+ * changed, the children of the directory (PERMIT) did. */
 extern void zkl_queue_own_changed(ZklQueue *queue);
 extern void zkl_queue_pred_changed(ZklQueue *queue);
 extern void zkl_queue_children_changed(ZklQueue *queue);

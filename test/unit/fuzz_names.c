@@ -208,7 +208,7 @@ fuzz_data(const char *bytes, size_t size)
 	MUST(strcmp(data.user, again.user) == 0);
 	MUST(strcmp(data.application, again.application) == 0);
 	MUST(strcmp(data.since, again.since) == 0);
-	MUST(strcmp(data.breaker, again.breaker) == 0 && data.leases == again.leases);
+	MUST(strcmp(data.breaker, again.breaker) == 0 && data.permits == again.permits);
 	MUST(data.pid == again.pid);
 	MUST(zkl_nodedata_write(&again, second) == len && memcmp(first, second, len) == 0);
 }

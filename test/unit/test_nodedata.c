@@ -68,7 +68,7 @@ all_clean(const ZklNodeData *d)
 		is_clean(d->user, sizeof(d->user)) &&
 		is_clean(d->application, sizeof(d->application)) &&
 		is_clean(d->since, sizeof(d->since)) &&
-		is_clean(d->breaker, sizeof(d->breaker)) && d->pid >= 0 && d->leases >= 0;
+		is_clean(d->breaker, sizeof(d->breaker)) && d->pid >= 0 && d->permits >= 0;
 }
 
 static bool
@@ -79,7 +79,7 @@ same(const ZklNodeData *a, const ZklNodeData *b)
 		strcmp(a->user, b->user) == 0 &&
 		strcmp(a->application, b->application) == 0 &&
 		strcmp(a->since, b->since) == 0 &&
-		strcmp(a->breaker, b->breaker) == 0 && a->leases == b->leases && a->timeout == b->timeout;
+		strcmp(a->breaker, b->breaker) == 0 && a->permits == b->permits && a->timeout == b->timeout;
 }
 
 static void
@@ -104,7 +104,7 @@ test_write(void)
 	memset(&d, 0, sizeof(d));
 	strcpy(d.server, "db1");
 	strcpy(d.breaker, "user \"dba\"");
-	d.leases = 3;
+	d.permits = 3;
 	d.timeout = 10000;
 	write_data(&d, buf);
 	CHECK_STR(buf, "{\"server\":\"db1\",\"breaker\":\"user \\\"dba\\\"\",\"timeout\":10000,\"leases\":3}",

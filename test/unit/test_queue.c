@@ -450,7 +450,7 @@ created_as(ZklMode mode, const char *beside, const char *node)
 	ZklQueue	queue;
 
 	zkl_queue_init(&queue, mode, false);
-	zkl_queue_set_leases(&queue, 1);
+	zkl_queue_set_permits(&queue, 1);
 	zkl_queue_set_beside(&queue, beside);
 	zkl_queue_connected(&queue, 1, SESSION);
 	send_all(&queue);
@@ -496,15 +496,15 @@ test_shared(void)
 	zkl_queue_session_gone(&queue);
 	CHECK_INT(queue.state, ZKL_QUEUE_ENDED, "downgrade_does_not_outlive_the_zookeeper_session");
 
-	/* leases: all children count, and the directory is watched */
-	queue = created_as(ZKL_MODE_LEASE, "", "_c_" UUID_A "-lease-0000000009");
-	l = listing_as(ZKL_MODE_LEASE, "", "_c_" UUID_A "-lease-0000000009", "junk");
+	/* permits: all children count, and the directory is watched */
+	queue = created_as(ZKL_MODE_PERMIT, "", "_c_" UUID_A "-lease-0000000009");
+	l = listing_as(ZKL_MODE_PERMIT, "", "_c_" UUID_A "-lease-0000000009", "junk");
 	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
 	CHECK_INT(queue.state, ZKL_QUEUE_QUEUED, "a foreign child takes a lease, as in Curator");
 	CHECK_INT(send_all(&queue), ZKL_OP_OWN, "who waits for a lease watches its own node");
 	zkl_queue_children_changed(&queue);
 	CHECK_INT(send_all(&queue), ZKL_OP_LIST, "and lists when the directory changes");
-	l = listing_as(ZKL_MODE_LEASE, "", "_c_" UUID_A "-lease-0000000009", NULL);
+	l = listing_as(ZKL_MODE_PERMIT, "", "_c_" UUID_A "-lease-0000000009", NULL);
 	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
 	CHECK_INT(queue.state, ZKL_QUEUE_GRANTED, "a lease is free");
 
@@ -569,8 +569,8 @@ test_shared(void)
 static ZklQueue
 lease_beside(bool try, char *own, char *other)
 {
-	ZklQueue	queue = created_as(ZKL_MODE_LEASE, "", own);
-	ZklListing	l = listing_as(ZKL_MODE_LEASE, "", own, other);
+	ZklQueue	queue = created_as(ZKL_MODE_PERMIT, "", own);
+	ZklListing	l = listing_as(ZKL_MODE_PERMIT, "", own, other);
 
 	queue.try = try;
 	zkl_queue_listed(&queue, ZKL_RC_OK, 1, &l);
@@ -905,7 +905,7 @@ execute(int c, Packet *request, bool answer)
 						children[n++] = sim.nodes[i].name;
 				zkl_listing_read(&reply.listing, children, n);
 				reply.listing.pzxid = sim.pzxid;
-				if (answer && request->listing.mode == ZKL_MODE_LEASE)
+				if (answer && request->listing.mode == ZKL_MODE_PERMIT)
 					sim.child_watchers |= 1u << c;
 				break;
 			}
@@ -1040,7 +1040,7 @@ check_machine(int c, int m, int64_t zxid)
 			violation("step %" PRId64 ": granted without a token", sim.step);
 		if (queue->owner != client->session)
 			violation("step %" PRId64 ": granted a node of another session", sim.step);
-		if (queue->mode != ZKL_MODE_READ && queue->mode != ZKL_MODE_LEASE &&
+		if (queue->mode != ZKL_MODE_READ && queue->mode != ZKL_MODE_PERMIT &&
 			its_node(machine) != NULL)
 		{
 			if (queue->czxid <= sim.last_token)
@@ -1306,7 +1306,7 @@ static void
 begin_request(SimClient *client, SimMachine *machine)
 {
 	SimMachine *writer = find_writer(client);
-	ZklMode		mode = sim.flavour == SEMAPHORE ? ZKL_MODE_LEASE :
+	ZklMode		mode = sim.flavour == SEMAPHORE ? ZKL_MODE_PERMIT :
 		sim.flavour == MUTEX ? ZKL_MODE_EXCLUSIVE : (ZklMode) random_below(3);
 	bool		downgrade = sim.flavour == SHARED && writer != NULL && random_below(2) == 0;
 	bool		try = !downgrade &&
@@ -1316,7 +1316,7 @@ begin_request(SimClient *client, SimMachine *machine)
 	machine->serial++;
 	machine->seen = ZKL_QUEUE_NEW;
 	zkl_queue_init(&machine->queue, downgrade ? ZKL_MODE_READ : mode, try);
-	zkl_queue_set_leases(&machine->queue, LEASES);
+	zkl_queue_set_permits(&machine->queue, LEASES);
 	if (downgrade)
 		zkl_queue_set_beside(&machine->queue, writer->queue.node);
 }
