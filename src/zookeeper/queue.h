@@ -99,10 +99,7 @@
 #ifndef ZKL_QUEUE_H
 #define ZKL_QUEUE_H
 
-#include "common/lockname.h"
-
-/* Our own nodes: "_c_" + uuid + "-__READ__" + ten digits, with terminator. */
-#define ZKL_OWN_NODE_SIZE	64
+#include "common/contender.h"
 
 /* Result codes of ZooKeeper that the machine tells apart. The numbers are the
  * protocol's; zkclient.c asserts that they equal the library's. */
