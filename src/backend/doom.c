@@ -9,14 +9,12 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 
 #include "backend/guard_state.h"
 #include "backend/text.h"
 #include "backend/written.h"
 #include "common/compat.h"
 #include "common/errors.h"
-#include "common/settings.h"
 
 ZklGuard	zkl_guard;
 

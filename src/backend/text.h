@@ -32,8 +32,8 @@ extern void zkl_copy_as_utf8(char *to, size_t size, const char *from);
  */
 extern void zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1]);
 
-/* What is wrong with the name that was given, for an error's detail. palloc'd. */
-extern char *zkl_name_detail(const char *given, ZklNameFault fault);
+/* The same for a resource, which has the name of the lock that it is fenced by. */
+extern void zkl_check_resource(const char *given, char name[ZKL_NAME_MAX + 1]);
 
 /* Arguments of SQL functions, or an error: the first as a lock's name, this one as a
  * mode, and as a timeout in ms, where NULL means zklock.acquire_timeout. */
