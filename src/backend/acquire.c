@@ -93,7 +93,7 @@ begin_wait(Wait *wait, bool try, int timeout)
 		wait->timeout = LockTimeout;
 		wait->by_lock_timeout = true;
 	}
-	/* not to wait for others takes a moment too: ZooKeeper has to say so */
+	/* not to wait for others takes a moment too: the coordinator has to say so */
 	if (wait->timeout != ZKL_WAIT_FOREVER)
 		wait->deadline = zkl_now() + ZKL_MS(wait->timeout == 0 ? TRY_TIMEOUT_MS : wait->timeout);
 }
@@ -166,11 +166,12 @@ raise_unavailable(Wait *wait)
 	count_timeout();
 	ereport(ERROR,
 			(errcode(ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
-			 errmsg("could not reach ZooKeeper for %s within %d ms",
-					zkl_lock_label(wait->name),
+			 errmsg("could not reach %s for %s within %d ms",
+					zkl_coordinator_name(), zkl_lock_label(wait->name),
 					wait->timeout == 0 ? TRY_TIMEOUT_MS : wait->timeout),
 			 errdetail("%s", describe_trouble()),
-			 errhint("Check the ZooKeeper servers and zklock.hosts; the server log has the worker's messages.")));
+			 errhint("Check the %s servers and zklock.hosts; the server log has the worker's messages.",
+					 zkl_coordinator_name())));
 }
 
 /* What is in the way? NULL when that is not known. */
@@ -221,17 +222,19 @@ raise_failed(Wait *wait, ZklEntry *entry)
 		case ZKL_REFUSAL_BUDGET:
 			ereport(ERROR,
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-					 errmsg("too many locks for one ZooKeeper session"),
-					 errdetail("One more than \"%s\" could make the ZooKeeper session too large for the ensemble to end it.",
-							   name),
+					 errmsg("too many locks for one %s session", zkl_coordinator_name()),
+					 errdetail("One more than \"%s\" could make the %s session too large for the ensemble to end it.",
+							   name, zkl_coordinator_name()),
 					 errhint("Release locks, or use shorter names.")));
 			break;
 		case ZKL_REFUSAL_COUNTER:
 			ereport(ERROR,
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 					 errmsg("the counter of lock \"%s\" is used up", name),
-					 errdetail("ZooKeeper numbers the contenders of a lock up to 2147483647; equal or negative numbers would let two hold it."),
-					 errhint("When no client uses the lock, delete its node in ZooKeeper; the next one starts at 0.")));
+					 errdetail("%s numbers the contenders of a lock up to 2147483647; equal or negative numbers would let two hold it.",
+							   zkl_coordinator_name()),
+					 errhint("When no client uses the lock, delete its node in %s; the next one starts at 0.",
+							 zkl_coordinator_name())));
 			break;
 		case ZKL_REFUSAL_LONG_NAME:
 			ereport(ERROR,
@@ -250,7 +253,7 @@ raise_failed(Wait *wait, ZklEntry *entry)
 		case ZKL_REFUSAL_DENIED:
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("ZooKeeper denies access to lock \"%s\"", name),
+					 errmsg("%s denies access to lock \"%s\"", zkl_coordinator_name(), name),
 					 errdetail("%s", entry->refusal_text),
 					 errhint("Compare zklock.acl and zklock.credentials_file of all servers with the ACL of the lock's directory.")));
 			break;
@@ -260,7 +263,7 @@ raise_failed(Wait *wait, ZklEntry *entry)
 	}
 	ereport(ERROR,
 			(errcode(ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
-			 errmsg("ZooKeeper refused lock \"%s\"", name),
+			 errmsg("%s refused lock \"%s\"", zkl_coordinator_name(), name),
 			 errdetail("%s", entry->refusal_text)));
 }
 

@@ -30,7 +30,7 @@
  *	  and the raised mark all go when the savepoint they came after is rolled back,
  *	  and so must the memory of them.
  *
- * None of this needs ZooKeeper, shared memory or a worker: tokens are numbers,
+ * None of this needs a coordinator, shared memory or a worker: tokens are numbers,
  * and a server that only checks them loads this library on demand. Where a
  * worker runs it vouches for them: a token above all that the ensemble had issued
  * when it was presented is refused, or anybody who may present one could close
@@ -320,7 +320,7 @@ static void
 refuse_future(const char *resource, int64 token)
 {
 	ZklTime		presented = zkl_now();
-	int64		zxid;
+	int64		mark;
 	char		trouble[ZKL_TROUBLE_SIZE];
 	bool		known;
 
@@ -338,8 +338,9 @@ refuse_future(const char *resource, int64 token)
 					 pg_atomic_read_u32(&zkl_shared->worker_pid) == 0 ?
 					 errdetail("The zklock worker is not running.") :
 					 known ? errdetail("%s", zkl_text_for_message(trouble)) :
-					 errdetail("ZooKeeper did not answer within %d ms.", ASK_PATIENCE_MS),
-					 errhint("The token is newer than all that this server has heard of from ZooKeeper.")));
+					 errdetail("%s did not answer within %d ms.", zkl_coordinator_name(), ASK_PATIENCE_MS),
+					 errhint("The token is newer than all that this server has heard of from %s.",
+							 zkl_coordinator_name())));
 		}
 		pg_atomic_write_u32(&zkl_shared->mark_wanted, 1);
 		zkl_wake_worker();
@@ -347,13 +348,13 @@ refuse_future(const char *resource, int64 token)
 	}
 	/* published after the counter that it belongs to */
 	pg_read_barrier();
-	zxid = (int64) pg_atomic_read_u64(&zkl_shared->mark);
-	if (token > zxid)
+	mark = (int64) pg_atomic_read_u64(&zkl_shared->mark);
+	if (token > mark)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("fencing token " INT64_FORMAT " for \"%s\" has never been issued",
 						token, resource),
-				 errdetail("ZooKeeper has counted up to " INT64_FORMAT ".", zxid),
+				 errdetail("%s has counted up to " INT64_FORMAT ".", zkl_coordinator_name(), mark),
 				 errhint("Present the number that zk_lock_acquire or zk_fencing_token returned.")));
 }
 

@@ -83,7 +83,8 @@ ask_for_queue(const char *name, bool looks)
 		ereport(ERROR,
 				(errcode(answer->result == ZKL_ANSWER_DENIED ? ERRCODE_INSUFFICIENT_PRIVILEGE :
 						 ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
-				 errmsg("ZooKeeper does not list the queue of %s", zkl_lock_label(name)),
+				 errmsg("%s does not list the queue of %s", zkl_coordinator_name(),
+						zkl_lock_label(name)),
 				 errdetail("%s", answer->text)));
 	return answer;
 }

@@ -155,6 +155,7 @@ zkl_session_view(PG_FUNCTION_ARGS)
 		zkl_row_put_null(&row);
 	else
 		zkl_row_put(&row, Int32GetDatum((int32) pid));
+	zkl_row_put_text(&row, zkl_coordinator_name());
 	zkl_row_put_text(&row, pid != 0 && connected && zkl_text_read(&zkl_shared->server, text) ? text : "");
 	zkl_row_put_text(&row, session != 0 ? psprintf("0x%" PRIx64, session) : "");
 	if (session != 0)
