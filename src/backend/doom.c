@@ -15,6 +15,7 @@
 #include "backend/written.h"
 #include "common/compat.h"
 #include "common/errors.h"
+#include "common/settings.h"
 
 ZklGuard	zkl_guard;
 

@@ -62,6 +62,7 @@
 #include "backend/text.h"
 #include "common/compat.h"
 #include "common/errors.h"
+#include "common/settings.h"
 #include "shared/shmem.h"
 
 /* How long the ensemble may take to say how far it has counted. */

@@ -13,6 +13,7 @@
 #include "backend/release.h"
 #include "backend/text.h"
 #include "common/errors.h"
+#include "common/settings.h"
 #include "shared/shmem.h"
 
 ZklHold *

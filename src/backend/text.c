@@ -56,12 +56,6 @@ zkl_text_for_message(const char *utf8)
 	return (char *) out;
 }
 
-const char *
-zkl_coordinator_name(void)
-{
-	return "ZooKeeper";
-}
-
 char *
 zkl_lock_label(const char *name)
 {

@@ -23,9 +23,6 @@ extern char *zkl_text_for_message(const char *utf8);
 /* What a message calls the lock of this name: lock "x", or semaphore "x". palloc'd. */
 extern char *zkl_lock_label(const char *name);
 
-/* What messages call the coordinator in use. */
-extern const char *zkl_coordinator_name(void);
-
 /* A string of this database as UTF-8, cut if need be; NULL is "". */
 extern void zkl_copy_as_utf8(char *to, size_t size, const char *from);
 

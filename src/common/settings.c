@@ -251,3 +251,8 @@ zkl_settings_define(void)
 	MarkGUCPrefixReserved("zklock");
 }
 
+const char *
+zkl_coordinator_name(void)
+{
+	return "ZooKeeper";
+}

@@ -50,6 +50,9 @@ extern int	zkl_max_locks_per_role;
 extern int	zkl_reserved_locks;
 extern int	zkl_new_directories_per_second;
 
+/* What messages call the coordinator in use: "ZooKeeper". */
+extern const char *zkl_coordinator_name(void);
+
 /* From _PG_init, when preloading. */
 extern void zkl_settings_define(void);
 

@@ -98,7 +98,8 @@ check_allowance(Oid role)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("too many new lock names for role \"%s\"", GetUserNameFromId(role, true)),
-				 errdetail("Each name is a directory in ZooKeeper. The role has made more than %d, faster than %d a second.",
+				 errdetail("Each name is a directory in %s. The role has made more than %d, faster than %d a second.",
+						   zkl_coordinator_name(),
 						   ZKL_ALLOWANCE_BURST * zkl_new_directories_per_second,
 						   zkl_new_directories_per_second),
 				 errhint("Use the same names again, or fewer at a time. A superuser can raise zklock.new_directories_per_second; see what the ensemble bears first.")));
