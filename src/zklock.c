@@ -22,6 +22,7 @@
 #include "common/settings.h"
 #include "shared/shmem.h"
 #include "worker/worker.h"
+#include "zookeeper/ensemble.h"
 
 PG_MODULE_MAGIC_EXT(.name = "zklock", .version = ZKLOCK_VERSION);
 
@@ -33,7 +34,7 @@ _PG_init(void)
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 	zkl_settings_define();
-	zkl_shmem_init();
+	zkl_shmem_init(zkl_zookeeper.memory_size);
 	zkl_guard_init();
 	/* pg_upgrade's servers are nobody's to lock on */
 	if (!IsBinaryUpgrade)

@@ -1007,9 +1007,9 @@ refuse_future(const char *resource, int64 token)
 	char		trouble[ZKL_TROUBLE_SIZE];
 	bool		known;
 
-	if (zkl_shared == NULL || token <= (int64) pg_atomic_read_u64(&zkl_shared->zxid))
+	if (zkl_shared == NULL || token <= (int64) pg_atomic_read_u64(&zkl_shared->mark))
 		return;
-	while ((ZklTime) pg_atomic_read_u64(&zkl_shared->zxid_sent) < presented)
+	while ((ZklTime) pg_atomic_read_u64(&zkl_shared->mark_sent) < presented)
 	{
 		if (zkl_now() - presented > ZKL_MS(ASK_PATIENCE_MS))
 		{
@@ -1024,13 +1024,13 @@ refuse_future(const char *resource, int64 token)
 					 errdetail("ZooKeeper did not answer within %d ms.", ASK_PATIENCE_MS),
 					 errhint("The token is newer than all that this server has heard of from ZooKeeper.")));
 		}
-		pg_atomic_write_u32(&zkl_shared->heartbeat_wanted, 1);
+		pg_atomic_write_u32(&zkl_shared->mark_wanted, 1);
 		zkl_wake_worker();
 		sleep_while_asked();
 	}
 	/* published after the counter that it belongs to */
 	pg_read_barrier();
-	zxid = (int64) pg_atomic_read_u64(&zkl_shared->zxid);
+	zxid = (int64) pg_atomic_read_u64(&zkl_shared->mark);
 	if (token > zxid)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

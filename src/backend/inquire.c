@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * inquiry.c
- *	  Questions of backends that only ZooKeeper can answer: the backend's side.
+ * inquire.c
+ *	  What a backend asks of the coordinator: the asker's side of the desks.
  *
- * See inquiry.h; the worker's side is in worker.c.
+ * See desk.h; the worker's side is in worker/desks.c.
  *
  * Copyright (c) 2026, zklock developers
  *
@@ -15,43 +15,16 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 
+#include "backend/inquire.h"
 #include "backend/locks.h"
 #include "common/clock.h"
 #include "common/compat.h"
 #include "common/errors.h"
 #include "common/settings.h"
-#include "shared/desk.h"
 #include "shared/shmem.h"
-
-ZklDesk    *zkl_desks = NULL;
-ZklSlip    *zkl_slips = NULL;
 
 /* Our use of a desk, ASKED. */
 static uint64 my_word;
-
-void
-zkl_desks_init(ZklDesk *desks)
-{
-	memset(desks, 0, ZKL_DESKS * sizeof(*desks));
-	for (int i = 0; i < ZKL_DESKS; i++)
-		pg_atomic_init_u64(&desks[i].word, zkl_desk_word(1, 0, ZKL_DESK_FREE));
-}
-
-bool
-zkl_desk_read_slip(ZklDesk *desk, uint64 word)
-{
-	memcpy(&desk->slip, &zkl_slips[zkl_desk_procno(word)], sizeof(desk->slip));
-	pg_memory_barrier();
-	/* whoever writes on his slip has left the desk before */
-	return pg_atomic_read_u64(&desk->word) == word;
-}
-
-void
-zkl_desk_clear(ZklDesk *desk, uint64 word)
-{
-	/* the asker may clear it at this moment, too */
-	(void) pg_atomic_compare_exchange_u64(&desk->word, &word, zkl_desk_cleared(word));
-}
 
 /* Take a free desk, and with it ask what is on our slip. */
 static ZklDesk *
@@ -118,7 +91,7 @@ wait_for_answer(ZklDesk *desk, ZklDesk *answer, ZklTime until, int timeout)
 	while ((word = pg_atomic_read_u64(&desk->word)) == my_word)
 	{
 		if (zkl_now() >= until)
-			raise_no_answer(zkl_slips[MyProcNumber].name, timeout);
+			raise_no_answer(zkl_slips[MyProcNumber].question.name, timeout);
 		wait_a_little(until, 100);
 	}
 	if (word != answered)
@@ -130,27 +103,20 @@ wait_for_answer(ZklDesk *desk, ZklDesk *answer, ZklTime until, int timeout)
 }
 
 ZklDesk *
-zkl_inquire(ZklQuestion question, const char *name, const char *node, const char *data, int len,
-			int timeout)
+zkl_inquire(const ZklQuestion *question, bool looks, int timeout)
 {
 	ZklTime		until = zkl_now() + ZKL_MS(timeout);
 	ZklDesk    *answer = palloc(sizeof(ZklDesk));
-	ZklSlip    *slip = &zkl_slips[MyProcNumber];
 	bool		answered = false;
 	ZklDesk    *desk;
 
-	slip->question = question == ZKL_QUESTION_LOOK ? ZKL_QUESTION_QUEUE : question;
-	strlcpy(slip->name, name, sizeof(slip->name));
-	strlcpy(slip->node, node, sizeof(slip->node));
-	slip->len = Min(len, (int) sizeof(slip->data));
-	memcpy(slip->data, data, slip->len);
-
+	zkl_slips[MyProcNumber].question = *question;
 	while (!answered)
 	{
-		while ((desk = take_desk(question == ZKL_QUESTION_LOOK)) == NULL)
+		while ((desk = take_desk(looks)) == NULL)
 		{
 			if (zkl_now() >= until)
-				raise_no_answer(name, timeout);
+				raise_no_answer(question->name, timeout);
 			/* often: those who ask all the time leave it for a moment only */
 			wait_a_little(until, 5);
 		}
@@ -161,7 +127,7 @@ zkl_inquire(ZklQuestion question, const char *name, const char *node, const char
 		}
 		PG_END_ENSURE_ERROR_CLEANUP(leave_desk, PointerGetDatum(desk));
 		if (!answered && zkl_now() >= until)
-			raise_no_answer(name, timeout);
+			raise_no_answer(question->name, timeout);
 	}
 	return answer;
 }

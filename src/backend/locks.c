@@ -792,51 +792,52 @@ raise_failed(Wait *wait, ZklEntry *entry)
 	ZklHold    *hold;
 
 	pg_read_barrier();
-	if (entry->failure == ZKL_FAILURE_NODE_BUDGET)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("too many locks for one ZooKeeper session"),
-				 errdetail("One more than \"%s\" could make the ZooKeeper session too large for the ensemble to end it.",
-						   name),
-				 errhint("Release locks, or use shorter names.")));
-	switch (entry->trouble)
+	switch (entry->refusal)
 	{
-		case ZKL_TROUBLE_NONE:
+		case ZKL_REFUSAL_BUDGET:
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("too many locks for one ZooKeeper session"),
+					 errdetail("One more than \"%s\" could make the ZooKeeper session too large for the ensemble to end it.",
+							   name),
+					 errhint("Release locks, or use shorter names.")));
 			break;
-		case ZKL_TROUBLE_TIE:
-		case ZKL_TROUBLE_WRAPPED:
-		case ZKL_TROUBLE_LIMIT:
+		case ZKL_REFUSAL_COUNTER:
 			ereport(ERROR,
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 					 errmsg("the counter of lock \"%s\" is used up", name),
 					 errdetail("ZooKeeper numbers the contenders of a lock up to 2147483647; equal or negative numbers would let two hold it."),
 					 errhint("When no client uses the lock, delete its node in ZooKeeper; the next one starts at 0.")));
 			break;
-		case ZKL_TROUBLE_LONG_NAME:
+		case ZKL_REFUSAL_LONG_NAME:
 			ereport(ERROR,
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 					 errmsg("a contender for lock \"%s\" has too long a name", name),
 					 errdetail("A node of more than %d bytes stands in the lock's directory, made by another client.",
 							   ZKL_NODE_SIZE - 1)));
 			break;
-		case ZKL_TROUBLE_NO_WRITER:
-			/* what we heard first of its loss */
+		case ZKL_REFUSAL_NO_WRITER:
+			/* this may be the first sign that the write lock is lost: look again */
 			zkl_guard_refresh();
 			hold = find_mode(wait->name, ZKL_MODE_WRITE);
 			if (hold != NULL)
 				zkl_guard_raise(hold);
 			break;
+		case ZKL_REFUSAL_DENIED:
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("ZooKeeper denies access to lock \"%s\"", name),
+					 errdetail("%s", entry->refusal_text),
+					 errhint("Compare zklock.acl and zklock.credentials_file of all servers with the ACL of the lock's directory.")));
+			break;
+		case ZKL_REFUSAL_OTHER:
+		case ZKL_REFUSAL_NONE:
+			break;
 	}
-	if (entry->failure == ZKL_RC_NOAUTH || entry->failure == ZKL_RC_INVALIDACL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("ZooKeeper denies access to lock \"%s\"", name),
-				 errdetail("%s", zkl_rc_text(entry->failure)),
-				 errhint("Compare zklock.acl and zklock.credentials_file of all servers with the ACL of the lock's directory.")));
 	ereport(ERROR,
 			(errcode(ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
 			 errmsg("ZooKeeper refused lock \"%s\"", name),
-			 errdetail("%s", zkl_rc_text(entry->failure))));
+			 errdetail("%s", entry->refusal_text)));
 }
 
 /* UTC, so that servers in different zones can be compared. */
@@ -879,7 +880,7 @@ submit(Wait *wait)
 	{
 		/* its name does not change any more; if it is lost meanwhile the
 		 * worker will not find it */
-		strlcpy(entry->beside, zkl_shared->entries[wait->downgrade->entry].node,
+		strlcpy(entry->beside, zkl_shared->entries[wait->downgrade->entry].saved.contender,
 				sizeof(entry->beside));
 		entry->inherited_token = wait->downgrade->token;
 	}

@@ -25,6 +25,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "backend/inquire.h"
 #include "backend/locks.h"
 #include "common/clock.h"
 #include "common/compat.h"
@@ -230,7 +231,7 @@ zkl_locks_view(PG_FUNCTION_ARGS)
 			put_int(&row, copy->token);
 		else
 			put_null(&row);
-		put_text(&row, copy->node);
+		put_text(&row, copy->saved.contender);
 		if (phase == ZKL_PHASE_WANTED && pg_atomic_read_u32(&copy->queued))
 			put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&copy->ahead)));
 		else
@@ -262,9 +263,8 @@ zkl_session_view(PG_FUNCTION_ARGS)
 	uint32		pid;
 	bool		connected;
 	uint64		session;
-	uint64		peer;
 	int			used = 0;
-	char		trouble[ZKL_TROUBLE_SIZE];
+	char		text[ZKL_TROUBLE_SIZE];
 
 	zkl_require_preload();
 	health = &zkl_shared->health;
@@ -272,7 +272,6 @@ zkl_session_view(PG_FUNCTION_ARGS)
 	pid = pg_atomic_read_u32(&zkl_shared->worker_pid);
 	connected = pg_atomic_read_u32(&health->connected) != 0;
 	session = pg_atomic_read_u64(&health->session);
-	peer = pg_atomic_read_u64(&health->peer);
 
 	put_text(&row, zkl_server_name);
 	put_text(&row, pid == 0 ? "no worker" : connected ? "connected" : "connecting");
@@ -280,12 +279,7 @@ zkl_session_view(PG_FUNCTION_ARGS)
 		put_null(&row);
 	else
 		put(&row, Int32GetDatum((int32) pid));
-	if (pid == 0 || !connected || peer == 0)
-		put_null(&row);
-	else
-		put_text(&row, psprintf("%u.%u.%u.%u:%u", (unsigned) (peer >> 40) & 0xFF,
-								(unsigned) (peer >> 32) & 0xFF, (unsigned) (peer >> 24) & 0xFF,
-								(unsigned) (peer >> 16) & 0xFF, (unsigned) peer & 0xFFFF));
+	put_text(&row, pid != 0 && connected && zkl_text_read(&zkl_shared->server, text) ? text : "");
 	put_text(&row, session != 0 ? psprintf("0x%" PRIx64, session) : "");
 	if (session != 0)
 		put_interval(&row, pg_atomic_read_u64(&health->timeout));
@@ -307,10 +301,10 @@ zkl_session_view(PG_FUNCTION_ARGS)
 	put(&row, Int32GetDatum(used));
 	put(&row, Int32GetDatum(zkl_shared->nentries));
 	put_counter(&row, &health->node_bytes);
-	put_int(&row, ZKL_NODE_BUDGET);
+	put_counter(&row, &health->node_budget);
 	put_counter(&row, &health->watch_bytes);
-	put_int(&row, ZKL_WATCH_BUDGET);
-	put_text(&row, zkl_trouble_read(trouble) ? trouble : "");
+	put_counter(&row, &health->watch_budget);
+	put_text(&row, zkl_trouble_read(text) ? text : "");
 	return single_row(fcinfo, &row);
 }
 
@@ -423,44 +417,27 @@ queue_argument(FunctionCallInfo fcinfo, char name[ZKL_NAME_MAX + 1])
 				 errmsg("lock name is too long")));
 }
 
-/* The queue of a lock, empty when it has no directory. */
+/*
+ * The contenders for a lock, of which there may be none. "looks": for a user who only
+ * looks, of whom there may be many; else for an operator.
+ */
 static ZklDesk *
-queue_of_answer(ZklDesk *answer, const char *name)
+ask_for_queue(const char *name, bool looks)
 {
-	if (answer->rc == ZKL_RC_NONODE)
+	ZklQuestion question = {.kind = ZKL_QUESTION_QUEUE};
+	ZklDesk    *answer;
+
+	strlcpy(question.name, name, sizeof(question.name));
+	answer = zkl_inquire(&question, looks, INQUIRY_TIMEOUT_MS);
+	if (answer->result == ZKL_ANSWER_NOTHING_THERE)
 		answer->nrows = 0;
-	else if (answer->rc != ZKL_RC_OK)
+	else if (answer->result != ZKL_ANSWER_OK)
 		ereport(ERROR,
-				(errcode(answer->rc == ZKL_RC_NOAUTH ? ERRCODE_INSUFFICIENT_PRIVILEGE :
+				(errcode(answer->result == ZKL_ANSWER_DENIED ? ERRCODE_INSUFFICIENT_PRIVILEGE :
 						 ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
 				 errmsg("ZooKeeper does not list the queue of %s", zkl_lock_label(name)),
-				 errdetail("%s", zkl_rc_text(answer->rc))));
+				 errdetail("%s", answer->text)));
 	return answer;
-}
-
-/* For an operator; and for somebody who only looks, of whom there may be many. */
-static ZklDesk *
-ask_for_queue(const char *name)
-{
-	return queue_of_answer(zkl_inquire(ZKL_QUESTION_QUEUE, name, "", "", 0, INQUIRY_TIMEOUT_MS),
-						   name);
-}
-
-static ZklDesk *
-look_at_queue(const char *name)
-{
-	return queue_of_answer(zkl_inquire(ZKL_QUESTION_LOOK, name, "", "", 0, INQUIRY_TIMEOUT_MS),
-						   name);
-}
-
-/* What kind of contender is this row? Leases are of none. */
-static ZklContender
-contender_of(const ZklContenderRow *row)
-{
-	ZklContender contender;
-
-	(void) zkl_contender_parse(row->node, &contender);
-	return contender;
 }
 
 static const char *
@@ -480,28 +457,30 @@ mode_text(ZklContenderKind kind)
 	return "lease";
 }
 
-/* Is nobody before this one for whom it has to wait? Rows are in their order. */
+/*
+ * Does row i hold the lock: does no earlier row conflict with it? Rows are sorted by
+ * their places; equal places are a write lock and what it was downgraded to.
+ */
 static bool
 holds(const ZklDesk *queue, int i)
 {
-	ZklContender mine = contender_of(&queue->rows[i]);
-	ZklMode		mode = mine.kind == ZKL_CONTENDER_READ ? ZKL_MODE_READ : ZKL_MODE_WRITE;
+	const ZklContenderRow *mine = &queue->rows[i];
+	ZklMode		mode = mine->kind == ZKL_CONTENDER_READ ? ZKL_MODE_READ : ZKL_MODE_WRITE;
 	int			before = 0;
 
 	for (int j = 0; j < i; j++)
 	{
-		ZklContender other = contender_of(&queue->rows[j]);
+		const ZklContenderRow *other = &queue->rows[j];
 
-		if (queue->rows[j].czxid == 0)
+		if (other->token == 0)
 			continue;
 		before++;
-		/* equal digits: a write lock and what it was downgraded to */
-		if (mine.kind != ZKL_CONTENDER_NONE && other.digits != mine.digits &&
-			zkl_mode_conflicts(mode, other.kind))
+		if (mine->kind != ZKL_CONTENDER_NONE && other->place != mine->place &&
+			zkl_mode_conflicts(mode, other->kind))
 			return false;
 	}
-	return mine.kind != ZKL_CONTENDER_NONE || queue->rows[i].data.permits == 0 ||
-		before < queue->rows[i].data.permits;
+	return mine->kind != ZKL_CONTENDER_NONE || mine->data.permits == 0 ||
+		before < mine->data.permits;
 }
 
 /* zk_lock_queue(name text) returns setof record */
@@ -515,17 +494,17 @@ zkl_lock_queue(PG_FUNCTION_ARGS)
 
 	zkl_require_preload();
 	queue_argument(fcinfo, name);
-	queue = look_at_queue(name);
+	queue = ask_for_queue(name, true);
 	InitMaterializedSRF(fcinfo, 0);
 	for (int i = 0; i < queue->nrows; i++)
 	{
 		ZklContenderRow *contender = &queue->rows[i];
 
-		if (contender->czxid == 0)
+		if (contender->token == 0)
 			continue;			/* gone by the time we looked at it */
 		put(&row, Int32GetDatum(++position));
 		put(&row, BoolGetDatum(holds(queue, i)));
-		put_text(&row, mode_text(contender_of(contender).kind));
+		put_text(&row, mode_text(contender->kind));
 		put_text(&row, contender->data.server);
 		if (contender->data.pid > 0)
 			put(&row, Int32GetDatum(contender->data.pid));
@@ -536,9 +515,9 @@ zkl_lock_queue(PG_FUNCTION_ARGS)
 		put_text(&row, contender->data.application);
 		put(&row, TimestampTzGetDatum((TimestampTz) contender->created * 1000 -
 									  (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY));
-		put_int(&row, contender->czxid);
-		put_text(&row, psprintf("0x%" PRIx64, (uint64) contender->owner));
-		put_text(&row, contender->node);
+		put_int(&row, contender->token);
+		put_text(&row, psprintf("0x%" PRIx64, (uint64) contender->session));
+		put_text(&row, contender->contender);
 		finish_row(fcinfo, &row);
 	}
 	if (queue->contenders > queue->nrows)
@@ -556,38 +535,45 @@ zkl_lock_queue(PG_FUNCTION_ARGS)
 /* Ask the holder to let go: a zklock server says who asks and gives up in any case,
  * Curator's holders hear it if they are revocable, others do not. */
 static void
-ask_to_let_go(const char *name, ZklContenderRow *row, const char *breaker)
+ask_to_let_go(const char *name, const ZklContenderRow *row, const char *breaker)
 {
-	char		data[ZKL_NODEDATA_SIZE] = ZKL_REVOKE_BYTES;
-	size_t		len = strlen(ZKL_REVOKE_BYTES);
+	ZklQuestion question = {.kind = ZKL_QUESTION_ASK_BACK, .ours = row->ours, .data = row->data};
 
-	if (row->ours)
-	{
-		strlcpy(row->data.breaker, breaker, sizeof(row->data.breaker));
-		len = zkl_nodedata_write(&row->data, data);
-	}
-	(void) zkl_inquire(ZKL_QUESTION_SET, name, row->node, data, (int) len, INQUIRY_TIMEOUT_MS);
+	strlcpy(question.name, name, sizeof(question.name));
+	strlcpy(question.contender, row->contender, sizeof(question.contender));
+	strlcpy(question.data.breaker, breaker, sizeof(question.data.breaker));
+	(void) zkl_inquire(&question, false, INQUIRY_TIMEOUT_MS);
+}
+
+static void
+remove_contender(const char *name, const ZklContenderRow *row)
+{
+	ZklQuestion question = {.kind = ZKL_QUESTION_REMOVE};
+
+	strlcpy(question.name, name, sizeof(question.name));
+	strlcpy(question.contender, row->contender, sizeof(question.contender));
+	(void) zkl_inquire(&question, false, INQUIRY_TIMEOUT_MS);
 }
 
 /* How many of the holders in "queue" are still there? Marks those that are gone. */
 static int
 count_still_there(const char *name, ZklDesk *queue, const bool *holding)
 {
-	ZklDesk    *current = ask_for_queue(name);
+	ZklDesk    *current = ask_for_queue(name, false);
 	int			left = 0;
 
 	for (int i = 0; i < queue->nrows; i++)
 	{
 		bool		found = false;
 
-		if (!holding[i] || queue->rows[i].czxid == 0)
+		if (!holding[i] || queue->rows[i].token == 0)
 			continue;
 		for (int j = 0; j < current->nrows && !found; j++)
-			found = strcmp(queue->rows[i].node, current->rows[j].node) == 0;
+			found = strcmp(queue->rows[i].contender, current->rows[j].contender) == 0;
 		if (found)
 			left++;
 		else
-			queue->rows[i].czxid = 0;
+			queue->rows[i].token = 0;
 	}
 	pfree(current);
 	return left;
@@ -599,7 +585,7 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 {
 	char		name[ZKL_NAME_MAX + 1];
 	char		breaker[sizeof(((ZklNodeData *) 0)->breaker)];
-	bool		holding[ZKL_INQUIRY_ROWS] = {false};
+	bool		holding[ZKL_ANSWER_ROWS] = {false};
 	const char *outcome = "released";
 	const char *stubborn = NULL;
 	ZklDesk    *queue;
@@ -626,13 +612,13 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 	zkl_copy_as_utf8(breaker, sizeof(breaker),
 					 psprintf("user \"%s\" of server \"%s\"", GetUserNameFromId(GetUserId(), false),
 							  zkl_server_name));
-	queue = ask_for_queue(name);
+	queue = ask_for_queue(name, false);
 	initStringInfo(&holders);
 	for (int i = 0; i < queue->nrows; i++)
 	{
 		ZklContenderRow *row = &queue->rows[i];
 
-		if (row->czxid == 0 || !holds(queue, i))
+		if (row->token == 0 || !holds(queue, i))
 			continue;
 		holding[i] = true;
 		nholding++;
@@ -667,7 +653,7 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 		sleep_ms(BREAK_POLL_MS);
 	for (int i = 0; i < queue->nrows; i++)
 	{
-		if (!holding[i] || queue->rows[i].czxid == 0)
+		if (!holding[i] || queue->rows[i].token == 0)
 			continue;
 
 		/*
@@ -681,8 +667,7 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 			stubborn = queue->rows[i].data.server;
 			continue;
 		}
-		(void) zkl_inquire(ZKL_QUESTION_DELETE, name, queue->rows[i].node, "", 0,
-						   INQUIRY_TIMEOUT_MS);
+		remove_contender(name, &queue->rows[i]);
 		outcome = "deleted";
 	}
 	if (count_still_there(name, queue, holding) > 0 && stubborn != NULL)

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * inquiry.h
- *	  Questions of backends that only ZooKeeper can answer: who stands in a lock's
- *	  queue, and what an operator does to it.
+ * desk.h
+ *	  Desks, where backends ask what only the coordinator can answer: who stands in
+ *	  a lock's queue; and what an operator does to it.
  *
  * A backend writes its question on a slip of its own and takes a free desk for it;
  * the worker copies the slip, sends the requests, writes the answer down at the desk
- * and wakes the backend. Who gives up leaves the desk ABANDONED, and the worker clears
- * it when it has nothing under way for it any more.
+ * and wakes the backend. One that gives up leaves the desk ABANDONED, and the worker
+ * clears it.
  *
  *	state		set by		meaning
  *	---------	----------	---------------------------------------------------
@@ -17,10 +17,10 @@
  *	ABANDONED	asker		the worker clears it
  *
  * An asker may be stopped at any instant, for ever, and must not keep the desk from the
- * others. So he never writes to the desk itself but by one compare-and-swap of a word
+ * others. So it never writes to the desk itself but by one compare-and-swap of a word
  * that has the state, the asker and a generation: one up with each use. After a while
- * the worker takes the desk back; an asker who goes on then finds another generation
- * and asks again. His slip is his own, so what he writes there late disturbs nobody.
+ * the worker takes the desk back; an asker that goes on then finds another generation
+ * and asks again. Its slip is its own, so what it writes there late disturbs no other.
  *
  * One desk is for operators: those who only look cannot keep zk_lock_break() waiting.
  *
@@ -28,16 +28,15 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKL_INQUIRY_H
-#define ZKL_INQUIRY_H
+#ifndef ZKL_DESK_H
+#define ZKL_DESK_H
 
-#include "common/lockname.h"
-#include "common/nodedata.h"
 #include "port/atomics.h"
 
-#define ZKL_DESKS			5
+#include "coordinator.h"
+
+#define ZKL_DESKS			ZKL_ASKERS
 #define ZKL_DESKS_OPERATORS 1	/* of them; the first ones */
-#define ZKL_INQUIRY_ROWS	128
 
 typedef enum ZklDeskState
 {
@@ -47,33 +46,10 @@ typedef enum ZklDeskState
 	ZKL_DESK_ABANDONED
 } ZklDeskState;
 
-typedef enum ZklQuestion
-{
-	ZKL_QUESTION_QUEUE,			/* the contenders and what their nodes say */
-	ZKL_QUESTION_LOOK,			/* the same, of somebody who only looks */
-	ZKL_QUESTION_SET,			/* write "data" into "node" */
-	ZKL_QUESTION_DELETE			/* delete "node" */
-} ZklQuestion;
-
-/* A contender. Gone by the time we looked at its node: czxid 0. */
-typedef struct ZklContenderRow
-{
-	char		node[ZKL_NODE_SIZE];
-	int64		czxid;
-	int64		owner;			/* ZooKeeper session */
-	int64		created;		/* ms since 1970, the leader's clock */
-	bool		ours;			/* made by a zklock server */
-	ZklNodeData data;
-} ZklContenderRow;
-
 /* What a backend wants to know: one for each, written by it alone. */
 typedef struct ZklSlip
 {
-	ZklQuestion question;
-	char		name[ZKL_NAME_MAX + 1]; /* of the lock: where its nodes are */
-	char		node[ZKL_NODE_SIZE];
-	char		data[ZKL_NODEDATA_SIZE];
-	int			len;
+	ZklQuestion question;		/* without "place" and "serial" */
 } ZklSlip;
 
 typedef struct ZklDesk
@@ -81,11 +57,12 @@ typedef struct ZklDesk
 	pg_atomic_uint64 word;		/* see zkl_desk_word() */
 
 	/* all else is written by the worker */
-	ZklSlip		slip;			/* copy of the asker's */
-	int			rc;				/* ZooKeeper's result */
-	int			contenders;		/* in the directory; rows hold the first */
+	ZklQuestion question;		/* copy of the asker's */
+	ZklAnswerResult result;
+	char		text[ZKL_REFUSAL_SIZE]; /* of a result that is none */
+	int			contenders;		/* so many there are; rows hold the first */
 	int			nrows;
-	ZklContenderRow rows[ZKL_INQUIRY_ROWS];
+	ZklContenderRow rows[ZKL_ANSWER_ROWS];
 } ZklDesk;
 
 /* A desk's word: generation (32 bits), the asker's number among the processes (28), state. */
@@ -138,11 +115,4 @@ extern void zkl_desks_init(ZklDesk *desks);
 extern bool zkl_desk_read_slip(ZklDesk *desk, uint64 word);
 extern void zkl_desk_clear(ZklDesk *desk, uint64 word);
 
-/*
- * For backends. Ask, and wait for the answer at most "timeout" ms; ZK003 after
- * that. Interruptible. The answer is a palloc'd copy.
- */
-extern ZklDesk *zkl_inquire(ZklQuestion question, const char *name, const char *node,
-							const char *data, int len, int timeout);
-
-#endif							/* ZKL_INQUIRY_H */
+#endif							/* ZKL_DESK_H */

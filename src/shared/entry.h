@@ -10,16 +10,16 @@
  *	---------	----------	---------------------------------------------------
  *	FREE		worker		nobody
  *	FILLING		owner		the owner (a backend), by compare-and-swap from FREE
- *	WANTED		owner		the worker: there is or will be a node
+ *	WANTED		owner		the worker: there is or will be a contender
  *	HELD		worker		the worker: granted; token and generation are set
  *	BUSY		worker		the worker: a try found the lock taken
  *	FAILED		worker		the worker: refused, see failure and trouble
  *
  * The owner gives an entry up by setting LET_GO in "flags", at any time from
- * WANTED on, and forgets it; the worker deletes the node, for as long as that
- * takes, and then sets FREE. An entry thus outlives its owner when it must, and
- * the worker too: what a new worker needs to go on (uuid, node, token) is here,
- * and is here before anything is sent.
+ * WANTED on, and forgets it; the worker has the coordinator remove the contender,
+ * for as long as that takes, and then sets FREE. An entry thus outlives its owner
+ * when it must, and the worker too: what a new worker needs to go on (saved, token)
+ * is here, and is here before anything is sent.
  *
  * Copyright (c) 2026, zklock developers
  *
@@ -33,7 +33,7 @@
 #include "common/clock.h"
 #include "common/lockname.h"
 #include "common/nodedata.h"
-#include "zookeeper/queue.h"
+#include "coordinator.h"
 
 typedef enum ZklPhase
 {
@@ -66,9 +66,6 @@ typedef enum ZklPhase
 #define ZKL_LEVEL_BACKEND	0x01
 #define ZKL_LEVEL_XACT		0x02
 
-/* Why the worker refused, beyond ZooKeeper's result codes. */
-#define ZKL_FAILURE_NODE_BUDGET		1	/* one more node could kill the ensemble */
-
 typedef struct ZklEntry
 {
 	pg_atomic_uint32 phase;		/* ZklPhase, see above */
@@ -83,7 +80,8 @@ typedef struct ZklEntry
 	ZklMode		mode;
 	bool		try;
 	int			permits;		/* mode PERMIT: how many there may be */
-	char		beside[ZKL_OWN_NODE_SIZE];	/* the write node of a downgrade, or "" */
+	char		beside[ZKL_OWN_NODE_SIZE];	/* a downgrade: the write lock's
+											 * saved.contender; else "" */
 	int64		inherited_token;	/* and its token */
 	char		name[ZKL_NAME_MAX + 1];
 	char		database[64];
@@ -95,9 +93,9 @@ typedef struct ZklEntry
 	/* the owner's, at any time; informational */
 	pg_atomic_uint32 levels;	/* ZKL_LEVEL_ at which it is held or wanted */
 
-	/* the worker's, before it sends anything; read by the next worker */
-	char		uuid[ZKL_UUID_SIZE];
-	char		node[ZKL_OWN_NODE_SIZE];
+	/* the coordinator's, in the worker, before it sends anything; the next worker's
+	 * coordinator goes on with it */
+	ZklSaved	saved;
 
 	/* the worker's, before it sets HELD; constant afterwards */
 	int64		token;
@@ -109,12 +107,12 @@ typedef struct ZklEntry
 	char		breaker[sizeof(((ZklNodeData *) 0)->breaker)];
 
 	/* the worker's, before it sets FAILED */
-	int			failure;
-	ZklTrouble	trouble;
+	ZklRefusal	refusal;
+	char		refusal_text[ZKL_REFUSAL_SIZE];
 
-	/* the worker's, while WANTED: contenders before us; informational */
-	pg_atomic_uint32 ahead;
-	pg_atomic_uint32 queued;	/* our node stands in the queue */
+	/* the worker's, until it sets HELD, BUSY or FAILED; informational */
+	pg_atomic_uint32 ahead;		/* contenders before us */
+	pg_atomic_uint32 queued;	/* is ours in the queue? */
 
 	/* the worker's, before it sets ANSWERED */
 	ZklNodeData holder;
@@ -122,14 +120,14 @@ typedef struct ZklEntry
 } ZklEntry;
 
 /*
- * For the owner: take a free entry, now FILLING, or return -1 when there is
+ * For the owner: take a free entry, now FILLING: returns its number, or -1 when there is
  * none. Then fill it in and call zkl_entry_submit().
  */
 extern int	zkl_entry_take(void);
-extern void zkl_entry_submit(int index);
-extern void zkl_entry_let_go(int index);
+extern void zkl_entry_submit(int entryno);
+extern void zkl_entry_let_go(int entryno);
 
-/* For the worker: the owner has let it go, and its node is gone. */
-extern void zkl_entry_free(int index);
+/* For the worker: the owner has let it go, and nothing of it is left elsewhere. */
+extern void zkl_entry_free(int entryno);
 
 #endif							/* ZKL_ENTRY_H */

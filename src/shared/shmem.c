@@ -27,7 +27,10 @@
 #include "shared/shmem.h"
 
 ZklShared  *zkl_shared = NULL;
-ZklSurvivor *zkl_survivor = NULL;
+void	   *zkl_survivor = NULL;
+
+/* How much shared memory does the coordinator need for itself? */
+static size_t (*coordinator_memory) (int nslots) = NULL;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
@@ -52,23 +55,17 @@ owners_offset(void)
 	return MAXALIGN(add_size(slips_offset(), mul_size(MaxBackends, sizeof(ZklSlip))));
 }
 
+/* The coordinator's own piece comes last. */
 static Size
-suspects_offset(void)
+coordinator_offset(void)
 {
 	return MAXALIGN(add_size(owners_offset(), mul_size(zkl_max_locks, sizeof(pg_atomic_uint64))));
-}
-
-/* One cut of the connection can lose the creates of all entries. */
-static int
-max_suspects(void)
-{
-	return Max(zkl_max_locks, 1024);
 }
 
 static Size
 shared_size(void)
 {
-	return add_size(suspects_offset(), mul_size(max_suspects(), sizeof(ZklSuspect)));
+	return add_size(coordinator_offset(), coordinator_memory(zkl_max_locks));
 }
 
 static void
@@ -83,10 +80,11 @@ static void
 init_health(ZklHealth *health)
 {
 	pg_atomic_uint64 *fields[] = {
-		&health->session, &health->timeout, &health->peer, &health->heartbeat_sent,
+		&health->session, &health->timeout, &health->heartbeat_sent,
 		&health->heartbeat_took, &health->heartbeats, &health->heartbeat_failures,
 		&health->connects, &health->expiries, &health->lapses, &health->node_bytes,
-		&health->watch_bytes, &health->in_flight, &health->requests
+		&health->node_budget, &health->watch_bytes, &health->watch_budget,
+		&health->in_flight, &health->requests
 	};
 
 	pg_atomic_init_u32(&health->connected, 0);
@@ -116,15 +114,16 @@ shmem_startup(void)
 					 errmsg("could not generate random values")));
 		zkl_shared->nentries = zkl_max_locks;
 		zkl_shared->doorbell_offset = doorbell_offset();
-		zkl_shared->suspects_offset = suspects_offset();
+		zkl_shared->coordinator_offset = coordinator_offset();
 		pg_atomic_init_u64(&zkl_shared->lease, 0);
 		pg_atomic_init_u32(&zkl_shared->losses, 0);
 		pg_atomic_init_u32(&zkl_shared->worker_procno, PG_UINT32_MAX);
 		pg_atomic_init_u32(&zkl_shared->worker_pid, 0);
-		pg_atomic_init_u64(&zkl_shared->zxid, 0);
-		pg_atomic_init_u64(&zkl_shared->zxid_sent, 0);
-		pg_atomic_init_u32(&zkl_shared->heartbeat_wanted, 0);
-		pg_atomic_init_u32(&zkl_shared->trouble_version, 0);
+		pg_atomic_init_u64(&zkl_shared->mark, 0);
+		pg_atomic_init_u64(&zkl_shared->mark_sent, 0);
+		pg_atomic_init_u32(&zkl_shared->mark_wanted, 0);
+		pg_atomic_init_u32(&zkl_shared->trouble.version, 0);
+		pg_atomic_init_u32(&zkl_shared->server.version, 0);
 		init_health(&zkl_shared->health);
 		zkl_stats_init(&zkl_shared->stats);
 		zkl_desks_init(zkl_shared->desks);
@@ -150,18 +149,16 @@ shmem_startup(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
-/*
- * Once, in the postmaster, from _PG_init.
- */
 void
-zkl_shmem_init(void)
+zkl_shmem_init(size_t (*memory_size) (int nslots))
 {
+	coordinator_memory = memory_size;
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = shmem_request;
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = shmem_startup;
 
-	zkl_survivor = mmap(NULL, sizeof(ZklSurvivor), PROT_READ | PROT_WRITE,
+	zkl_survivor = mmap(NULL, ZKL_SURVIVOR_SIZE, PROT_READ | PROT_WRITE,
 						MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (zkl_survivor == MAP_FAILED)
 		ereport(FATAL,
@@ -181,18 +178,6 @@ zkl_doorbell_count(void)
 	return (zkl_shared->nentries + 63) / 64;
 }
 
-ZklSuspect *
-zkl_suspects(void)
-{
-	return (ZklSuspect *) ((char *) zkl_shared + zkl_shared->suspects_offset);
-}
-
-int
-zkl_suspects_count(void)
-{
-	return max_suspects();
-}
-
 void
 zkl_wake_worker(void)
 {
@@ -203,9 +188,9 @@ zkl_wake_worker(void)
 }
 
 void
-zkl_ring_doorbell(int index)
+zkl_ring_doorbell(int entryno)
 {
-	pg_atomic_fetch_or_u64(&zkl_doorbell_words()[index / 64], UINT64CONST(1) << (index % 64));
+	pg_atomic_fetch_or_u64(&zkl_doorbell_words()[entryno / 64], UINT64CONST(1) << (entryno % 64));
 	zkl_wake_worker();
 }
 
@@ -221,66 +206,67 @@ zkl_entry_take(void)
 
 	for (int tried = 0; tried < n; tried++)
 	{
-		int			index = (hint + tried) % n;
-		ZklEntry   *entry = &zkl_shared->entries[index];
+		int			entryno = (hint + tried) % n;
+		ZklEntry   *entry = &zkl_shared->entries[entryno];
 		uint32		expected = ZKL_PHASE_FREE;
 
 		if (pg_atomic_read_u32(&entry->phase) != ZKL_PHASE_FREE ||
 			!pg_atomic_compare_exchange_u32(&entry->phase, &expected, ZKL_PHASE_FILLING))
 			continue;
 
-		hint = index;
+		hint = entryno;
 		/* before all else, for those who read without a lock: it is another use now */
 		entry->serial++;
 		pg_write_barrier();
-		entry->uuid[0] = '\0';
-		entry->node[0] = '\0';
+		memset(&entry->saved, 0, sizeof(entry->saved));
 		entry->token = 0;
-		entry->failure = 0;
-		entry->trouble = ZKL_TROUBLE_NONE;
+		entry->refusal = ZKL_REFUSAL_NONE;
 		pg_atomic_write_u32(&entry->flags, 0);
 		pg_atomic_write_u32(&entry->ahead, 0);
 		pg_atomic_write_u32(&entry->queued, 0);
 		entry->granted_at = 0;
-		return index;
+		return entryno;
 	}
 	return -1;
 }
 
 void
-zkl_entry_submit(int index)
+zkl_entry_submit(int entryno)
 {
+	Assert(pg_atomic_read_u32(&zkl_shared->entries[entryno].phase) == ZKL_PHASE_FILLING);
 	pg_write_barrier();
-	pg_atomic_write_u32(&zkl_shared->entries[index].phase, ZKL_PHASE_WANTED);
-	zkl_ring_doorbell(index);
+	pg_atomic_write_u32(&zkl_shared->entries[entryno].phase, ZKL_PHASE_WANTED);
+	zkl_ring_doorbell(entryno);
 }
 
 void
-zkl_entry_let_go(int index)
+zkl_entry_let_go(int entryno)
 {
-	pg_atomic_fetch_or_u32(&zkl_shared->entries[index].flags, ZKL_FLAG_LET_GO);
-	zkl_ring_doorbell(index);
+	Assert(pg_atomic_read_u32(&zkl_shared->entries[entryno].phase) >= ZKL_PHASE_WANTED);
+	pg_atomic_fetch_or_u32(&zkl_shared->entries[entryno].flags, ZKL_FLAG_LET_GO);
+	zkl_ring_doorbell(entryno);
 }
 
 void
-zkl_entry_free(int index)
+zkl_entry_free(int entryno)
 {
-	pg_atomic_write_u64(&zkl_owners[index], 0);
+	Assert(pg_atomic_read_u32(&zkl_shared->entries[entryno].flags) & ZKL_FLAG_LET_GO);
+	pg_atomic_write_u64(&zkl_owners[entryno], 0);
 	pg_write_barrier();
-	pg_atomic_write_u32(&zkl_shared->entries[index].phase, ZKL_PHASE_FREE);
+	pg_atomic_write_u32(&zkl_shared->entries[entryno].phase, ZKL_PHASE_FREE);
 }
 
 bool
-zkl_trouble_read(char buf[ZKL_TROUBLE_SIZE])
+zkl_text_read(ZklText *text, char buf[ZKL_TROUBLE_SIZE])
 {
 	for (int tries = 0; tries < 10; tries++)
 	{
-		uint32		before = pg_atomic_read_u32(&zkl_shared->trouble_version);
+		uint32		before = pg_atomic_read_u32(&text->version);
 
 		pg_read_barrier();
-		memcpy(buf, zkl_shared->trouble, ZKL_TROUBLE_SIZE);
+		memcpy(buf, text->text, ZKL_TROUBLE_SIZE);
 		pg_read_barrier();
-		if (before % 2 == 0 && before == pg_atomic_read_u32(&zkl_shared->trouble_version))
+		if (before % 2 == 0 && before == pg_atomic_read_u32(&text->version))
 			return buf[0] != '\0';
 		pg_usleep(1000);
 	}
@@ -289,17 +275,29 @@ zkl_trouble_read(char buf[ZKL_TROUBLE_SIZE])
 }
 
 void
-zkl_trouble_write(const char *text)
+zkl_text_write(ZklText *text, const char *to)
 {
 	/* a worker that was killed while it wrote leaves an odd number behind */
-	uint32		version = pg_atomic_read_u32(&zkl_shared->trouble_version) | 1;
+	uint32		version = pg_atomic_read_u32(&text->version) | 1;
 
-	if (strncmp(zkl_shared->trouble, text, ZKL_TROUBLE_SIZE - 1) == 0 &&
-		pg_atomic_read_u32(&zkl_shared->trouble_version) % 2 == 0)
+	if (strncmp(text->text, to, ZKL_TROUBLE_SIZE - 1) == 0 &&
+		pg_atomic_read_u32(&text->version) % 2 == 0)
 		return;
-	pg_atomic_write_u32(&zkl_shared->trouble_version, version);
+	pg_atomic_write_u32(&text->version, version);
 	pg_write_barrier();
-	strlcpy(zkl_shared->trouble, text, ZKL_TROUBLE_SIZE);
+	strlcpy(text->text, to, ZKL_TROUBLE_SIZE);
 	pg_write_barrier();
-	pg_atomic_write_u32(&zkl_shared->trouble_version, version + 1);
+	pg_atomic_write_u32(&text->version, version + 1);
+}
+
+bool
+zkl_trouble_read(char buf[ZKL_TROUBLE_SIZE])
+{
+	return zkl_text_read(&zkl_shared->trouble, buf);
+}
+
+void
+zkl_trouble_write(const char *text)
+{
+	zkl_text_write(&zkl_shared->trouble, text);
 }

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * zkclient.c
+ * client.c
  *	  The ZooKeeper client library, behind a door.
  *
- * See zkclient.h. What the library forbids, learnt the hard way by others, is
+ * See client.h. What the library forbids, learnt the hard way by others, is
  * kept here: all signals are blocked around zookeeper_init (its threads inherit
  * the mask, and an unblocked thread swallows PostgreSQL's latch wake-ups), the
  * resolution delay is off (else each request pays a getaddrinfo, and a failing
@@ -24,6 +24,7 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -184,7 +185,7 @@ compare_digits(const void *a, const void *b)
 	return strcmp(left + strlen(left) - 10, right + strlen(right) - 10);
 }
 
-/* A contender, or a lease: what has digits to be ordered by, and fits. */
+/* A contender, or a permit: what has digits to be ordered by, and fits. */
 static bool
 stands_in_queue(const char *child)
 {
@@ -332,13 +333,13 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 	{
 		op->kind = ZKL_KIND_SESSION;
 		if (state == ZOO_CONNECTED_STATE)
-			op->event = ZKL_EVENT_CONNECTED;
+			op->event = ZKL_CLIENT_CONNECTED;
 		else if (state == ZOO_EXPIRED_SESSION_STATE)
-			op->event = ZKL_EVENT_EXPIRED;
+			op->event = ZKL_CLIENT_EXPIRED;
 		else if (state == ZOO_AUTH_FAILED_STATE)
-			op->event = ZKL_EVENT_AUTH_FAILED;
+			op->event = ZKL_CLIENT_AUTH_FAILED;
 		else
-			op->event = ZKL_EVENT_DISCONNECTED;
+			op->event = ZKL_CLIENT_DISCONNECTED;
 	}
 	else
 	{
@@ -606,7 +607,8 @@ highest_descriptor(void)
 typedef struct Visit
 {
 	ZklClient  *client;
-	uint64_t	peer;
+	char	   *peer;
+	size_t		peer_size;
 	uint64_t   *inodes;
 	int			n;
 	int			max;
@@ -632,21 +634,32 @@ static void
 ask_peer(int fd, void *arg)
 {
 	Visit	   *visit = arg;
-	struct sockaddr_in peer;
+	union
+	{
+		struct sockaddr any;
+		struct sockaddr_in in;
+		struct sockaddr_in6 in6;
+	}			peer;
 	socklen_t	len = sizeof(peer);
+	char		host[INET6_ADDRSTRLEN];
 
-	if (is_of_client(visit->client, fd, NULL) &&
-		getpeername(fd, (struct sockaddr *) &peer, &len) == 0 && peer.sin_family == AF_INET)
-		visit->peer = (uint64_t) ntohl(peer.sin_addr.s_addr) << 16 | ntohs(peer.sin_port);
+	if (!is_of_client(visit->client, fd, NULL) || getpeername(fd, &peer.any, &len) != 0)
+		return;
+	if (peer.any.sa_family == AF_INET &&
+		inet_ntop(AF_INET, &peer.in.sin_addr, host, sizeof(host)) != NULL)
+		snprintf(visit->peer, visit->peer_size, "%s:%u", host, ntohs(peer.in.sin_port));
+	else if (peer.any.sa_family == AF_INET6 &&
+			 inet_ntop(AF_INET6, &peer.in6.sin6_addr, host, sizeof(host)) != NULL)
+		snprintf(visit->peer, visit->peer_size, "[%s]:%u", host, ntohs(peer.in6.sin6_port));
 }
 
-uint64_t
-zkl_client_peer(ZklClient *client)
+void
+zkl_client_peer(ZklClient *client, char *buf, size_t size)
 {
-	Visit		visit = {.client = client};
+	Visit		visit = {.client = client, .peer = buf, .peer_size = size};
 
+	buf[0] = '\0';
 	(void) visit_descriptors(ask_peer, &visit);
-	return visit.peer;
 }
 
 static void

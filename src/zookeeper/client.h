@@ -1,14 +1,16 @@
 /*-------------------------------------------------------------------------
  *
- * zkclient.h
+ * client.h
  *	  The ZooKeeper client library, behind a door.
  *
- * zkclient.c is the only file that includes zookeeper.h, and it never includes
+ * client.c is the only file that includes zookeeper.h, and it never includes
  * postgres.h: the library's two threads run its callbacks, and no PostgreSQL
- * function may be called there. A callback does one thing: it fills in the
- * record of the request (or of the event), appends it to a list and wakes the
- * main thread through an eventfd. All decisions are made by the main thread,
- * which takes the records off the list.
+ * function may be called there. A callback fills in the record of its request (or
+ * of the event): it copies the reply, and reads a list of children into what the
+ * queue machine needs of it, which takes malloc() and a sort and nothing of
+ * PostgreSQL. It then appends the record to a list and wakes the main thread
+ * through an eventfd. All decisions are made by the main thread, which takes the
+ * records off the list.
  *
  * Everything is asynchronous. Every request is a ZklOp; the library may forget
  * one (it does, when a session expires at the wrong moment), so the client
@@ -21,6 +23,7 @@
 #ifndef ZKL_ZKCLIENT_H
 #define ZKL_ZKCLIENT_H
 
+#include "common/clock.h"
 #include "common/nodedata.h"
 #include "zookeeper/queue.h"
 
@@ -43,13 +46,13 @@ typedef enum ZklOpKind
 	ZKL_KIND_WATCH_CHILDREN		/* event: its children changed */
 } ZklOpKind;
 
-typedef enum ZklSessionEvent
+typedef enum ZklClientEvent
 {
-	ZKL_EVENT_CONNECTED,
-	ZKL_EVENT_DISCONNECTED,
-	ZKL_EVENT_EXPIRED,
-	ZKL_EVENT_AUTH_FAILED
-} ZklSessionEvent;
+	ZKL_CLIENT_CONNECTED,
+	ZKL_CLIENT_DISCONNECTED,
+	ZKL_CLIENT_EXPIRED,
+	ZKL_CLIENT_AUTH_FAILED
+} ZklClientEvent;
 
 /* Room for a node's path and for a node's data. */
 #define ZKL_OP_TEXT_SIZE	1152
@@ -81,6 +84,12 @@ typedef struct ZklBatch
 	struct ZklBatchRequests *requests;	/* the library's */
 } ZklBatch;
 
+struct ZklOp;
+struct ZklCoordinator;
+
+/* A reply's handler. All handlers are of one owner: who opened the client. */
+typedef void (*ZklReplied) (struct ZklCoordinator *owner, struct ZklOp *op, ZklTime now);
+
 typedef struct ZklOp
 {
 	struct ZklOp *next;
@@ -90,16 +99,17 @@ typedef struct ZklOp
 	ZklOpKind	kind;
 
 	/* the caller's, given back as they were */
-	int			purpose;
-	int			slot;
+	ZklReplied	replied;		/* what to do with the reply; NULL = nothing */
+	int			slot;			/* that it is for, -1 = none */
 	int			place;
 	uint32_t	serial;
 	uint32_t	connection;
+	uint32_t	bit;			/* the queue machine's ZKL_OP_ bit */
 	int64_t		sent;
 
 	/* the reply */
 	int			rc;				/* ZKL_RC_, or another of the library's */
-	ZklSessionEvent event;
+	ZklClientEvent event;
 	int64_t		czxid;
 	int64_t		mzxid;
 	int64_t		owner;			/* ephemeralOwner */
@@ -170,7 +180,7 @@ extern int	zkl_client_timeout(ZklClient *client);	/* negotiated, ms */
 extern bool zkl_client_add_digest(ZklClient *client, const char *credentials);
 
 /*
- * A request to fill in (purpose, slot, ...) and to send with one of the calls
+ * A request to fill in (replied, slot, ...) and to send with one of the calls
  * below; NULL when out of memory. They take the op over. False means that it
  * was not sent and is freed.
  */
@@ -208,8 +218,8 @@ extern bool zkl_send_batch(ZklOp *op);
  * once, instead of after 2/3 of the timeout. */
 extern void zkl_client_kick(ZklClient *client);
 
-/* The server that the socket is connected to, if it is IPv4: address << 16 | port. */
-extern uint64_t zkl_client_peer(ZklClient *client);
+/* The server that the socket is connected to, as host:port; "" when there is none. */
+extern void zkl_client_peer(ZklClient *client, char *buf, size_t size);
 
 /* Lines that the library logged, oldest first; false when there are none.
  * "severity": 'E'rror, 'W'arning, 'I'nformation. */

@@ -49,29 +49,10 @@ read_permits(ZklListing *listing, char *const *children, int nchildren)
 	listing->contenders = nchildren;
 }
 
-/*
- * Two passes, because where "ahead" ends depends on our own digits, which may
- * stand last in the list.
- */
-void
-zkl_listing_read(ZklListing *listing, char *const *children, int nchildren)
+/* Which of the children is our own node, and is the write node beside it there? */
+static void
+find_own(ZklListing *listing, char *const *children, int nchildren)
 {
-	int64_t		pred_digits = -1;
-	int64_t		first_digits = INT64_MAX;
-
-	listing->own_found = listing->beside_found = false;
-	listing->own[0] = listing->pred[0] = listing->first[0] = '\0';
-	listing->own_digits = 0;
-	listing->contenders = listing->ignored = listing->ahead = 0;
-	listing->pred_is_mutex = listing->shared_seen = false;
-	listing->trouble = ZKL_TROUBLE_NONE;
-
-	if (listing->mode == ZKL_MODE_PERMIT)
-	{
-		read_permits(listing, children, nchildren);
-		return;
-	}
-
 	for (int i = 0; i < nchildren; i++)
 	{
 		ZklContender contender;
@@ -87,7 +68,79 @@ zkl_listing_read(ZklListing *listing, char *const *children, int nchildren)
 		listing->own_digits = contender.digits;
 		strcpy(listing->own, children[i]);
 	}
+}
 
+/*
+ * A contender with our digits is a tie, and then nobody can tell which of the two is
+ * first; but a writer that also reads keeps its digits.
+ */
+static bool
+is_downgrade(ZklMode mode, ZklContenderKind other)
+{
+	return (other == ZKL_CONTENDER_READ && mode == ZKL_MODE_WRITE) ||
+		(other == ZKL_CONTENDER_WRITE && mode == ZKL_MODE_READ);
+}
+
+/*
+ * Does "contender" stand before us, or would it, as we have no node yet? Notes what is
+ * wrong if it has our digits.
+ */
+static bool
+stands_before(ZklListing *listing, const char *child, const ZklContender *contender)
+{
+	if (!listing->own_found)
+		return true;
+	if (strcmp(child, listing->own) == 0)
+		return false;
+	if (contender->digits == listing->own_digits && !is_downgrade(listing->mode, contender->kind))
+		listing->trouble = ZKL_TROUBLE_TIE;
+	return contender->digits < listing->own_digits;
+}
+
+/* One that we must wait for; of all of them the last one is the predecessor. */
+static void
+count_ahead(ZklListing *listing, const char *child, const ZklContender *contender,
+			int64_t *pred_digits)
+{
+	size_t		len = strlen(child);
+
+	listing->ahead++;
+	if (contender->digits <= *pred_digits && listing->pred[0] != '\0')
+		return;
+	if (len >= sizeof(listing->pred))
+	{
+		listing->trouble = ZKL_TROUBLE_LONG_NAME;
+		return;
+	}
+	*pred_digits = contender->digits;
+	listing->pred_is_mutex = contender->kind == ZKL_CONTENDER_LOCK;
+	memcpy(listing->pred, child, len + 1);
+}
+
+/*
+ * Two passes, because where "ahead" ends depends on our own digits, which may
+ * stand last in the list.
+ */
+void
+zkl_listing_read(ZklListing *listing, char *const *children, int nchildren)
+{
+	int64_t		pred_digits = -1;
+	int64_t		first_digits = INT64_MAX;
+
+	listing->own_found = listing->beside_found = false;
+	listing->own[0] = listing->pred[0] = listing->first[0] = '\0';
+	listing->own_digits = 0;
+	listing->contenders = listing->ahead = 0;
+	listing->pred_is_mutex = listing->shared_seen = false;
+	listing->trouble = ZKL_TROUBLE_NONE;
+
+	if (listing->mode == ZKL_MODE_PERMIT)
+	{
+		read_permits(listing, children, nchildren);
+		return;
+	}
+
+	find_own(listing, children, nchildren);
 	for (int i = 0; i < nchildren; i++)
 	{
 		const char *child = children[i];
@@ -95,10 +148,7 @@ zkl_listing_read(ZklListing *listing, char *const *children, int nchildren)
 		ZklContender contender;
 
 		if (!zkl_contender_parse(child, &contender))
-		{
-			listing->ignored++;
-			continue;
-		}
+			continue;			/* another lock's directory, say */
 		listing->contenders++;
 		if (contender.kind != ZKL_CONTENDER_LOCK)
 			listing->shared_seen = true;
@@ -109,40 +159,9 @@ zkl_listing_read(ZklListing *listing, char *const *children, int nchildren)
 			first_digits = contender.digits;
 			memcpy(listing->first, child, len + 1);
 		}
-
-		if (listing->own_found)
-		{
-			if (strcmp(child, listing->own) == 0)
-				continue;
-			if (contender.digits == listing->own_digits)
-			{
-				/* a writer that also reads keeps its digits: legal */
-				bool		downgrade =
-					(contender.kind == ZKL_CONTENDER_READ && listing->mode == ZKL_MODE_WRITE) ||
-					(contender.kind == ZKL_CONTENDER_WRITE && listing->mode == ZKL_MODE_READ);
-
-				if (!downgrade)
-					listing->trouble = ZKL_TROUBLE_TIE;
-				continue;
-			}
-			if (contender.digits > listing->own_digits)
-				continue;
-		}
-		if (!zkl_mode_conflicts(listing->mode, contender.kind))
-			continue;
-
-		listing->ahead++;
-		if (contender.digits > pred_digits || listing->pred[0] == '\0')
-		{
-			if (len >= sizeof(listing->pred))
-			{
-				listing->trouble = ZKL_TROUBLE_LONG_NAME;
-				continue;
-			}
-			pred_digits = contender.digits;
-			listing->pred_is_mutex = contender.kind == ZKL_CONTENDER_LOCK;
-			memcpy(listing->pred, child, len + 1);
-		}
+		if (stands_before(listing, child, &contender) &&
+			zkl_mode_conflicts(listing->mode, contender.kind))
+			count_ahead(listing, child, &contender, &pred_digits);
 	}
 
 	if (listing->own_found && listing->own_digits > ZKL_DIGITS_LIMIT)
@@ -164,7 +183,7 @@ forget_sightings(ZklQueue *queue)
 	queue->own_watched = false;
 	queue->pred_watched = false;
 	queue->listed = false;
-	queue->pred_suffices = queue->plain = false;
+	queue->plain = false;
 	queue->probed = 0;
 }
 
@@ -515,7 +534,7 @@ zkl_queue_probed(ZklQueue *queue, int rc, uint32_t connection)
 
 /* UNSURE: "listing" NULL when there is no directory. */
 static void
-resolve(ZklQueue *queue, uint32_t connection, const ZklListing *listing)
+settle_unsure(ZklQueue *queue, uint32_t connection, const ZklListing *listing)
 {
 	if (listing != NULL && listing->own_found)
 	{
@@ -538,59 +557,45 @@ resolve(ZklQueue *queue, uint32_t connection, const ZklListing *listing)
 	}
 }
 
-void
-zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing *listing)
+/* May create but not list: nobody could tell who is first. */
+static void
+listing_refused(ZklQueue *queue, int rc)
 {
-	bool		current = connection == queue->connection && connection != 0;
+	if (rc == ZKL_RC_NOAUTH &&
+		(queue->state == ZKL_QUEUE_QUEUED ||
+		 (queue->state == ZKL_QUEUE_NEW && (queue->in_flight & ZKL_OP_CREATE) == 0)))
+		fail(queue, rc, ZKL_TROUBLE_NONE);
+	else if (!connection_broke(rc) && queue->state != ZKL_QUEUE_DELETING)
+		queue->blocked = true;
+}
 
-	queue->in_flight &= ~ZKL_OP_LIST;
-	if (!current)
+/*
+ * A try asks before it creates; else this is the listing behind a create that failed,
+ * which says nothing. "listing" is NULL when there is no directory.
+ */
+static void
+listed_when_new(ZklQueue *queue, const ZklListing *listing)
+{
+	if (!queue->try || queue->seen_free)
 		return;
-	if (rc != ZKL_RC_OK && rc != ZKL_RC_NONODE)
+	if (listing != NULL && listing->trouble != ZKL_TROUBLE_NONE)
+		fail(queue, ZKL_RC_OK, listing->trouble);
+	else if (listing != NULL && is_taken(queue, listing->ahead - listing->leaving))
 	{
-		/* may create but not list: nobody could tell who is first */
-		if (rc == ZKL_RC_NOAUTH &&
-			(queue->state == ZKL_QUEUE_QUEUED ||
-			 (queue->state == ZKL_QUEUE_NEW && (queue->in_flight & ZKL_OP_CREATE) == 0)))
-			fail(queue, rc, ZKL_TROUBLE_NONE);
-		else if (!connection_broke(rc) && queue->state != ZKL_QUEUE_DELETING)
-			queue->blocked = true;
-		return;
+		queue->result = ZKL_RESULT_BUSY;
+		queue->ahead = listing->ahead;
+		end(queue);
 	}
+	else
+		queue->seen_free = true;
+	if (listing == NULL)
+		queue->mkdirs = true;
+}
 
-	switch (queue->state)
-	{
-		case ZKL_QUEUE_NEW:
-			/* a try asks before it creates; else this is the listing behind a
-			 * create that failed, which says nothing */
-			if (!queue->try || queue->seen_free)
-				return;
-			if (rc == ZKL_RC_OK && listing->trouble != ZKL_TROUBLE_NONE)
-				fail(queue, ZKL_RC_OK, listing->trouble);
-			else if (rc == ZKL_RC_OK && is_taken(queue, listing->ahead - listing->leaving))
-			{
-				queue->result = ZKL_RESULT_BUSY;
-				queue->ahead = listing->ahead;
-				end(queue);
-			}
-			else
-				queue->seen_free = true;
-			if (rc == ZKL_RC_NONODE)
-				queue->mkdirs = true;
-			return;
-
-		case ZKL_QUEUE_UNSURE:
-			resolve(queue, connection, rc == ZKL_RC_OK ? listing : NULL);
-			return;
-
-		case ZKL_QUEUE_QUEUED:
-			break;
-
-		default:
-			return;
-	}
-
-	if (rc == ZKL_RC_NONODE || !listing->own_found)
+static void
+listed_when_queued(ZklQueue *queue, const ZklListing *listing)
+{
+	if (listing == NULL || !listing->own_found)
 	{
 		vanished(queue);
 		return;
@@ -605,9 +610,9 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 		fail(queue, ZKL_RC_OK, ZKL_TROUBLE_NO_WRITER);
 		return;
 	}
+	queue->ahead = listing->ahead;
 	if (is_taken(queue, listing->ahead - listing->leaving) && queue->try)
 	{
-		queue->ahead = listing->ahead;
 		begin_delete(queue, ZKL_RESULT_BUSY, false);
 		return;
 	}
@@ -622,10 +627,31 @@ zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing 
 		queue->czxid = listing->pzxid;
 	queue->listed = true;
 	queue->must_wait = is_taken(queue, listing->ahead);
-	queue->ahead = listing->ahead;
 	queue->plain = listing->pred_is_mutex && !listing->shared_seen;
-	queue->pred_suffices = listing->ahead == 1 && queue->plain;
 	consider_grant(queue);
+}
+
+void
+zkl_queue_listed(ZklQueue *queue, int rc, uint32_t connection, const ZklListing *listing)
+{
+	bool		current = connection == queue->connection && connection != 0;
+
+	queue->in_flight &= ~ZKL_OP_LIST;
+	if (!current)
+		return;
+	if (rc == ZKL_RC_NONODE)
+		listing = NULL;
+	else if (rc != ZKL_RC_OK)
+	{
+		listing_refused(queue, rc);
+		return;
+	}
+	if (queue->state == ZKL_QUEUE_NEW)
+		listed_when_new(queue, listing);
+	else if (queue->state == ZKL_QUEUE_UNSURE)
+		settle_unsure(queue, connection, listing);
+	else if (queue->state == ZKL_QUEUE_QUEUED)
+		listed_when_queued(queue, listing);
 }
 
 void
@@ -713,7 +739,8 @@ zkl_queue_pred_gone(ZklQueue *queue)
 	if (queue->state != ZKL_QUEUE_QUEUED)
 		return;
 	queue->pred_watched = false;
-	if (queue->listed && queue->pred_suffices && queue->own_watched)
+	/* the only one ahead of us, and nobody can have come between */
+	if (queue->listed && queue->plain && queue->ahead == 1 && queue->own_watched)
 		take_over(queue);
 	else
 		queue->listed = false;

@@ -28,15 +28,15 @@
  *															it has to queue again
  *	ENDED		no node of ours exists	nothing				(the caller frees it)
  *
- * A lease of a semaphore is taken by the same machine. It has no predecessor:
+ * A permit of a semaphore is taken by the same machine. It has no predecessor:
  * "first" then means that fewer nodes than there are permits came before its own,
  * and it watches the directory. Never more hold than there are permits, without
  * anything else that keeps them in order: if one too many held, look at the one
- * whose node came last. The nodes of the others were there before his, and still
- * are; so they were in the listing that he was granted by, which shows him that
+ * whose node came last. The nodes of the others were there before its own, and
+ * still are; so they were in the listing that it was granted by, which shows that
  * as many as there are permits came before. Curator grants only when no more nodes
- * than permits are there at all, which is stricter, so the same is true of a
- * mixture. Those who wait queue at a mutex beside it, as Curator's do, which is
+ * than leases are there at all, which is stricter, so the same is true of a
+ * mixture. Requests that wait queue at a mutex beside it, as Curator's do, which is
  * another machine's; a try does not.
  *
  * A downgrade is the same machine as well: it makes a read
@@ -99,10 +99,7 @@
 #ifndef ZKL_QUEUE_H
 #define ZKL_QUEUE_H
 
-#include "common/lockname.h"
-
-/* Our own nodes: "_c_" + uuid + "-__READ__" + ten digits, with terminator. */
-#define ZKL_OWN_NODE_SIZE	64
+#include "common/contender.h"
 
 /* Result codes of ZooKeeper that the machine tells apart. The numbers are the
  * protocol's; zkclient.c asserts that they equal the library's. */
@@ -148,7 +145,6 @@ typedef struct ZklListing
 	char		own[ZKL_OWN_NODE_SIZE];
 	int64_t		own_digits;
 	int			contenders;		/* all of them, ours included */
-	int			ignored;		/* children that are no contenders */
 	int			ahead;			/* contenders that we must wait for; without a
 								 * node of our own: all that conflict */
 	char		pred[ZKL_NODE_SIZE];	/* the last of those ahead, or "" */
@@ -251,7 +247,6 @@ typedef struct ZklQueue
 	char		pred[ZKL_NODE_SIZE];	/* "" = none */
 	bool		pred_watched;
 	bool		plain;			/* no read or write node, the predecessor a mutex */
-	bool		pred_suffices;	/* when it goes we are first, see above */
 	int			ahead;
 
 	/* refused for a reason that is not the connection's: wants nothing until

@@ -272,7 +272,7 @@ sub names_that_people_use
 	my $unit = abs_path("$interop/../unit");
 	my $source = abs_path("$interop/../../src");
 	my $program = PostgreSQL::Test::Utils::tempdir('names') . '/names';
-	system('cc', '-std=gnu11', '-O1', "-I$source", '-o', $program, "$unit/test_names.c", "$source/lockname.c") == 0
+	system('cc', '-std=gnu11', '-O1', "-I$source", '-o', $program, "$unit/test_names.c", "$source/common/contender.c", "$source/common/lockname.c") == 0
 	  or croak 'cannot compile test_names.c';
 	open my $out, '-|', $program, '--print', $n or croak "$program: $!";
 	chomp(my @names = <$out>);

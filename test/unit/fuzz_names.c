@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/contender.h"
 #include "common/lockname.h"
 #include "common/nodedata.h"
 

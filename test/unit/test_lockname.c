@@ -7,6 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/contender.h"
 #include "common/lockname.h"
 
 #include <stdlib.h>

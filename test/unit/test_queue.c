@@ -103,7 +103,7 @@ test_listing(void)
 
 	CHECK_INT(l.ahead, 1, "one contender is ahead");
 	CHECK_STR(l.pred, NODE_B, "the predecessor is the nearest one ahead");
-	CHECK_INT(l.ignored, 1, "a child without a marker is no contender");
+	CHECK_INT(l.contenders, 2, "a child without a marker is no contender");
 	l = listing(3, NODE_C, NODE_A, NODE_B);
 	CHECK_STR(l.pred, NODE_B, "the predecessor does not depend on the order of the list");
 	CHECK_STR(l.first, NODE_C, "the first is the lowest");
