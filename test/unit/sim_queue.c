@@ -35,13 +35,13 @@ typedef struct SimNode
 	int64_t		owner;
 	bool		downgraded;		/* may come late, and then is not granted */
 	unsigned	watchers;		/* bit per client */
-}			SimNode;
+} SimNode;
 
 /* A request on its way there, or a reply or event on its way back: */
 typedef enum PacketKind
 {
 	REQUEST, REPLY, NODE_GONE, NODE_CHANGED, CHILDREN_CHANGED, CONNECTED, DISCONNECTED, EXPIRED
-}			PacketKind;
+} PacketKind;
 
 typedef struct Packet
 {
@@ -57,14 +57,14 @@ typedef struct Packet
 	int64_t		owner;
 	int64_t		zxid;			/* state that the reply is of */
 	ZklListing	listing;
-}			Packet;
+} Packet;
 
 typedef struct Fifo
 {
 	Packet	   *packets;
 	int			head;
 	int			count;
-}			Fifo;
+} Fifo;
 
 typedef struct SimMachine
 {
@@ -74,7 +74,7 @@ typedef struct SimMachine
 	bool		quits;			/* lets go as soon as it may */
 	ZklQueueState seen;
 	bool		was_granted;
-}			SimMachine;
+} SimMachine;
 
 typedef struct SimClient
 {
@@ -86,7 +86,7 @@ typedef struct SimClient
 	Fifo		to_server;
 	Fifo		from_server;
 	SimMachine	machines[MACHINES];
-}			SimClient;
+} SimClient;
 
 static struct
 {
@@ -129,7 +129,7 @@ violation(const char *fmt,...)
 }
 
 static Packet *
-push(Fifo * fifo)
+push(Fifo *fifo)
 {
 	Packet	   *packet;
 
@@ -141,7 +141,7 @@ push(Fifo * fifo)
 }
 
 static Packet
-pop(Fifo * fifo)
+pop(Fifo *fifo)
 {
 	Packet		packet = fifo->packets[fifo->head];
 
@@ -206,7 +206,7 @@ create_node(const char *prefix, bool sequential, int64_t owner)
 }
 
 static void
-delete_node(SimNode * node)
+delete_node(SimNode *node)
 {
 	node->exists = false;
 	node->deleted = sim.pzxid = ++sim.zxid;
@@ -216,7 +216,7 @@ delete_node(SimNode * node)
 
 /* The server executes one request and answers, or does not. */
 static void
-execute(int c, Packet * request, bool answer)
+execute(int c, Packet *request, bool answer)
 {
 	SimClient  *client = &sim.clients[c];
 	Packet		reply = *request;
@@ -358,14 +358,14 @@ expire(int c)
 
 /* Is the machine's node still there, at the servers? */
 static SimNode *
-its_node(SimMachine * machine)
+its_node(SimMachine *machine)
 {
 	return machine->queue.node[0] != '\0' ? find_node(machine->queue.node) : NULL;
 }
 
 /* A node of this client whose owner has let go: nobody holds by it any more. */
 static bool
-is_released(const SimClient * client, const char *node)
+is_released(const SimClient *client, const char *node)
 {
 	for (int m = 0; m < MACHINES; m++)
 		if (client->machines[m].active && client->machines[m].queue.abandoned &&
@@ -529,7 +529,7 @@ send_wanted(int c)
 }
 
 static void
-deliver_reply(SimClient * client, Packet * packet)
+deliver_reply(SimClient *client, Packet *packet)
 {
 	SimMachine *machine = &client->machines[packet->machine];
 	ZklQueue   *queue = &machine->queue;
@@ -641,7 +641,7 @@ deliver(int c)
 
 /* The write hold of this client that a downgrade could start from, or NULL. */
 static SimMachine *
-find_writer(SimClient * client)
+find_writer(SimClient *client)
 {
 	for (int m = 0; m < MACHINES; m++)
 		if (client->machines[m].active &&
@@ -664,7 +664,7 @@ somebody_waits(void)
 }
 
 static void
-begin_request(SimClient * client, SimMachine * machine)
+begin_request(SimClient *client, SimMachine *machine)
 {
 	SimMachine *writer = find_writer(client);
 	ZklMode		mode = sim.flavour == SEMAPHORE ? ZKL_MODE_PERMIT :
@@ -684,7 +684,7 @@ begin_request(SimClient * client, SimMachine * machine)
 
 /* Who gives a write hold up while it is being downgraded gives both up. */
 static void
-abandon(SimClient * client, SimMachine * machine)
+abandon(SimClient *client, SimMachine *machine)
 {
 	for (int m = 0; m < MACHINES; m++)
 	{

@@ -24,7 +24,7 @@ typedef enum Flavour
 	MUTEX,
 	SHARED,						/* all modes, and downgrades */
 	SEMAPHORE
-}			Flavour;
+} Flavour;
 
 /* What a run has come to. */
 typedef struct SimResult
@@ -40,7 +40,7 @@ typedef struct SimResult
 	int64_t		downgrades;
 	int64_t		batched;		/* creates that were answered without a czxid */
 	int64_t		faults;
-}			SimResult;
+} SimResult;
 
 extern SimResult sim_queue_run(Flavour flavour, int64_t steps, uint64_t seed);
 
