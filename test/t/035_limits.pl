@@ -82,7 +82,7 @@ SKIP:
 	my $token = $holder->query(q{SELECT zk_lock_acquire('counted')});
 	$waiter->send(q{SELECT zk_lock_acquire('counted')});
 	poll_until(sub { contenders($zk, 'counted') == 2 }, 5) // die;
-	my $said = qx(gdb -nx -batch -p $worker -ex "set variable 'worker.c'::worker.requests = 1999999900" -ex "print 'worker.c'::worker.requests" 2>&1);
+	my $said = qx(gdb -nx -batch -p $worker -ex "set variable zkl_worker.coordinator->requests = 1999999900" -ex "print zkl_worker.coordinator->requests" 2>&1);
 	like($said, qr/^\$1 = 1999999900/m, 'the counter is a hundred requests before its limit') or diag $said;
 	is($control->query(q{DO $$ BEGIN FOR i IN 1..100 LOOP PERFORM zk_lock_acquire('spent'), zk_lock_release('spent'); END LOOP; END $$}),
 		'', 'a hundred locks');
