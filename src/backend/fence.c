@@ -96,7 +96,8 @@
 
 #include "backend/fence.h"
 #include "backend/guard.h"
-#include "backend/locks.h"
+#include "backend/holds.h"
+#include "backend/text.h"
 #include "common/clock.h"
 #include "common/compat.h"
 #include "common/errors.h"
@@ -954,8 +955,8 @@ token_of_lock(const char *resource)
 	if (zkl_nholds == 0)
 		return 0;
 	resource_name(resource, name);
-	hold = zkl_locks_find(name);
-	if (hold == NULL || hold->released)
+	hold = zkl_holds_find(name);
+	if (hold == NULL || hold->state == ZKL_HOLD_RELEASED)
 		return 0;
 	if (!zkl_guard_is_certain(hold))
 		zkl_guard_raise(hold);
@@ -1346,7 +1347,7 @@ zkl_fence_check(PG_FUNCTION_ARGS)
 	zkl_refuse_restricted();
 	zkl_guard_check();
 	resource_name(resource, name);
-	hold = zkl_locks_find(name);
+	hold = zkl_holds_find(name);
 	if (hold != NULL && hold->token == token && !mode_fences(hold->mode))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

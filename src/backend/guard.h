@@ -3,8 +3,44 @@
  * guard.h
  *	  Nothing commits under a lock that is not certain.
  *
- * Five layers, none of which is enough alone; guard.c has one function for
- * each, and doc/design.md says which test fails without it.
+ * A transaction relies on a lock from the moment it is granted in it, or from
+ * its first statement while the backend holds one. From then on it must not
+ * commit unless the lease was current all the time and no lock was lost. Five
+ * layers see to that, because each has a hole:
+ *
+ * 1. Check at use: each zklock function, and each statement at its start
+ *	  (executor start and run, utility statements, deferred triggers), reads the
+ *	  clock. Hole: a statement that runs for an hour.
+ * 2. PRE_COMMIT reads the clock once more. This is the layer that safety rests
+ *	  on. Hole: it comes late; the row locks are held until then.
+ * 3. A timer cancels the statement at the deadline, or half a second after a
+ *	  loss. Hole: interrupts can be held off, an idle backend ignores a cancel.
+ * 4. The worker sends the timer's signal at once when it learns of a loss.
+ * 5. Doom sticks until the end of the top-level transaction, whatever catches
+ *	  the error on the way: inside nested levels it travels as query_canceled,
+ *	  which PL/pgSQL's WHEN OTHERS does not catch, and becomes ZK001 where it
+ *	  leaves the outermost statement; a block that does catch it is cancelled
+ *	  again as soon as it goes on, and ended by FATAL after a second.
+ *
+ * A statement may commit inside itself: VACUUM does, CREATE INDEX CONCURRENTLY,
+ * a procedure. While this backend holds a lock, each transaction that ends inside
+ * a statement begins the next one relying on it, since the lease had the epoch
+ * that it had when the statement began; what comes next may pass no hook.
+ *
+ * PRE_COMMIT is not the commit. What stands between the two and can wait is done
+ * before the clock is read (finish_early()). Then PRE_COMMIT marks each entry; a
+ * mark and a loss are set with the same fetch-or, so one of the two comes first
+ * and both sides know. From here to the commit record the timer strikes only
+ * where the backend waits and can still be interrupted, which is in the callback
+ * of a library that was preloaded before ours. After that nothing may: a cancel
+ * during the wait for a synchronous standby would make the commit return early,
+ * un-replicated.
+ *
+ * PostgreSQL calls those who want to hear of the end of a transaction in turn,
+ * who registered last first. We are among them twice. The first time comes before
+ * the others: postgres_fdw commits on its servers when it is called, so there
+ * must be a check ahead of it; and at an abort the locks go before somebody else
+ * takes his time. The last one comes after all that registered after us.
  *
  * Copyright (c) 2026, zklock developers
  *
@@ -13,8 +49,10 @@
 #ifndef ZKL_GUARD_H
 #define ZKL_GUARD_H
 
-#include "backend/locks.h"
 #include "nodes/plannodes.h"
+
+#include "backend/holds.h"
+#include "common/compat.h"
 
 /* From _PG_init, when preloading. */
 extern void zkl_guard_init(void);

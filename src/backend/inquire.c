@@ -16,7 +16,8 @@
 #include "storage/latch.h"
 
 #include "backend/inquire.h"
-#include "backend/locks.h"
+#include "backend/holds.h"
+#include "backend/text.h"
 #include "common/clock.h"
 #include "common/compat.h"
 #include "common/errors.h"

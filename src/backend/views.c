@@ -26,7 +26,8 @@
 #include "utils/timestamp.h"
 
 #include "backend/inquire.h"
-#include "backend/locks.h"
+#include "backend/holds.h"
+#include "backend/text.h"
 #include "common/clock.h"
 #include "common/compat.h"
 #include "common/errors.h"
@@ -602,8 +603,8 @@ zkl_lock_break(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("patience must not be null")));
 	patience = zkl_interval_ms(PG_GETARG_INTERVAL_P(1));
-	own = zkl_locks_find(name);
-	if (own != NULL && !own->lost)
+	own = zkl_holds_find(name);
+	if (own != NULL && own->loss == ZKL_LOSS_NONE)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("%s is held by this backend", zkl_lock_label(name)),

@@ -63,6 +63,30 @@ typedef enum ZklPhase
 #define ZKL_FLAG_ANSWERED	0x100	/* worker: "holder" is filled in; the owner clears it
 									 * when it asks again */
 
+/* How a lock is lost, or why one cannot be relied on. */
+typedef enum ZklLoss
+{
+	ZKL_LOSS_NONE = 0,
+	ZKL_LOSS_EXPIRED,			/* the session ended */
+	ZKL_LOSS_VANISHED,			/* somebody deleted its contender */
+	ZKL_LOSS_BROKEN,			/* it was taken away on request, see "breaker" */
+
+	/* not of an entry, but of the lease that all depend on */
+	ZKL_LOSS_LAPSED,			/* its deadline has passed */
+	ZKL_LOSS_LAPSED_BEFORE,		/* it had passed, and the lease is current again */
+	ZKL_LOSS_SHORT				/* less of it is left than is needed */
+} ZklLoss;
+
+/* How is an entry with these flags lost? */
+static inline ZklLoss
+zkl_loss_of_flags(uint32 flags)
+{
+	return (flags & ZKL_FLAG_LOST) == 0 ? ZKL_LOSS_NONE :
+		(flags & ZKL_FLAG_BROKEN) ? ZKL_LOSS_BROKEN :
+		(flags & ZKL_FLAG_VANISHED) ? ZKL_LOSS_VANISHED : ZKL_LOSS_EXPIRED;
+}
+
+/* Bits of an entry's levels. */
 #define ZKL_LEVEL_BACKEND	0x01
 #define ZKL_LEVEL_XACT		0x02
 
