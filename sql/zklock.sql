@@ -187,7 +187,8 @@ COMMENT ON COLUMN zk_locks.acquired_at IS 'when it was granted';
 COMMENT ON COLUMN zk_locks.lease_left IS 'how long it stays certain if nothing more is heard of ZooKeeper; the same for all locks of the server';
 
 CREATE FUNCTION zk_session(
-	OUT server_name text, OUT state text, OUT worker_pid integer, OUT zookeeper_server text,
+	OUT server_name text, OUT state text, OUT worker_pid integer, OUT coordinator text,
+	OUT coordinator_server text,
 	OUT session_id text, OUT session_timeout interval, OUT lease_left interval,
 	OUT last_heartbeat timestamptz, OUT heartbeat_round_trip interval, OUT heartbeats bigint,
 	OUT heartbeat_failures bigint, OUT connects bigint, OUT expiries bigint, OUT lapses bigint,
@@ -198,30 +199,31 @@ RETURNS record
 AS 'MODULE_PATHNAME', 'zkl_session_view'
 LANGUAGE C VOLATILE PARALLEL SAFE;
 
-COMMENT ON FUNCTION zk_session() IS 'this server''s ZooKeeper session and its lease; see the view of the same name';
+COMMENT ON FUNCTION zk_session() IS 'this server''s session and its lease; see the view of the same name';
 
 CREATE VIEW zk_session AS SELECT * FROM @extschema@.zk_session();
 
-COMMENT ON VIEW zk_session IS 'this server''s ZooKeeper session and its lease, one row';
+COMMENT ON VIEW zk_session IS 'this server''s session and its lease, one row';
 COMMENT ON COLUMN zk_session.server_name IS 'zklock.server_name';
 COMMENT ON COLUMN zk_session.state IS 'connected, connecting, or no worker';
-COMMENT ON COLUMN zk_session.worker_pid IS 'process that holds the ZooKeeper session';
-COMMENT ON COLUMN zk_session.zookeeper_server IS 'address that it is connected to';
-COMMENT ON COLUMN zk_session.session_id IS 'id of the ZooKeeper session';
+COMMENT ON COLUMN zk_session.worker_pid IS 'process that holds the session';
+COMMENT ON COLUMN zk_session.coordinator IS 'what keeps the locks: ZooKeeper';
+COMMENT ON COLUMN zk_session.coordinator_server IS 'address of the server of it that the worker is connected to';
+COMMENT ON COLUMN zk_session.session_id IS 'id of the session, as the coordinator knows it';
 COMMENT ON COLUMN zk_session.session_timeout IS 'timeout that was negotiated; may differ from zklock.session_timeout';
-COMMENT ON COLUMN zk_session.lease_left IS 'how long this server''s locks stay certain if nothing more is heard of ZooKeeper';
+COMMENT ON COLUMN zk_session.lease_left IS 'how long this server''s locks stay certain if nothing more is heard of the coordinator';
 COMMENT ON COLUMN zk_session.last_heartbeat IS 'when the latest acknowledged heartbeat was sent';
 COMMENT ON COLUMN zk_session.heartbeat_round_trip IS 'how long its acknowledgement took';
 COMMENT ON COLUMN zk_session.heartbeats IS 'acknowledged heartbeats since the server started';
 COMMENT ON COLUMN zk_session.heartbeat_failures IS 'heartbeats that were not acknowledged';
-COMMENT ON COLUMN zk_session.connects IS 'connections to ZooKeeper';
-COMMENT ON COLUMN zk_session.expiries IS 'ZooKeeper sessions that ended, and all locks with them';
+COMMENT ON COLUMN zk_session.connects IS 'connections to the coordinator';
+COMMENT ON COLUMN zk_session.expiries IS 'sessions that ended, and all locks with them';
 COMMENT ON COLUMN zk_session.lapses IS 'times that the lease ran out and was current again';
-COMMENT ON COLUMN zk_session.requests IS 'requests of this worker process to ZooKeeper';
+COMMENT ON COLUMN zk_session.requests IS 'requests of this worker process to the coordinator';
 COMMENT ON COLUMN zk_session.requests_in_flight IS 'those without an answer yet';
 COMMENT ON COLUMN zk_session.locks_used IS 'entries of the table that are in use';
 COMMENT ON COLUMN zk_session.max_locks IS 'how many there are: zklock.max_locks';
-COMMENT ON COLUMN zk_session.node_bytes IS 'size of the paths of all nodes of the ZooKeeper session';
+COMMENT ON COLUMN zk_session.node_bytes IS 'size of the paths of all nodes of the session';
 COMMENT ON COLUMN zk_session.node_bytes_limit IS 'beyond it a lock gets error 54000';
 COMMENT ON COLUMN zk_session.watch_bytes IS 'size of the paths of all watches';
 COMMENT ON COLUMN zk_session.watch_bytes_limit IS 'beyond it a lock gets error 54000';
@@ -248,7 +250,7 @@ COMMENT ON COLUMN zk_lock_stats.lost IS 'holds that were lost; counted in releas
 COMMENT ON COLUMN zk_lock_stats.busy IS 'tries that found it taken';
 COMMENT ON COLUMN zk_lock_stats.timed_out IS 'waits that ended with a timeout';
 COMMENT ON COLUMN zk_lock_stats.cancelled IS 'waits that ended with a cancel or with the connection';
-COMMENT ON COLUMN zk_lock_stats.failed IS 'requests that ZooKeeper, or a limit, refused';
+COMMENT ON COLUMN zk_lock_stats.failed IS 'requests that the coordinator, or a limit, refused';
 COMMENT ON COLUMN zk_lock_stats.waited IS 'grants that had to wait for somebody';
 COMMENT ON COLUMN zk_lock_stats.wait_time IS 'time from requests to grants, in total';
 COMMENT ON COLUMN zk_lock_stats.wait_time_max IS 'the longest';
@@ -280,7 +282,7 @@ CREATE FUNCTION zk_lock_queue(
 	name text,
 	OUT "position" integer, OUT holds boolean, OUT mode text, OUT server text, OUT pid integer,
 	OUT database text, OUT username text, OUT application text, OUT asked_at timestamptz,
-	OUT czxid bigint, OUT zookeeper_session text, OUT node text)
+	OUT token bigint, OUT session text, OUT node text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'zkl_lock_queue'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 10;

@@ -11,14 +11,10 @@
 
 #include "access/xact.h"
 #include "commands/dbcommands.h"
-#include "miscadmin.h"
-#include "storage/latch.h"
-#include "storage/proc.h"
 #include "utils/guc.h"
 
 #include "backend/acquire.h"
 #include "backend/guard.h"
-#include "backend/holds.h"
 #include "backend/text.h"
 #include "common/compat.h"
 #include "common/errors.h"
@@ -55,6 +51,14 @@ supersede_lost(const char *name, bool xact_level)
 	}
 }
 
+/* How far is log_lock_waits with this wait? */
+typedef enum WaitLog
+{
+	WAIT_NOT_LOGGED = 0,
+	WAIT_LOG_ASKED,				/* the worker looks for the holder */
+	WAIT_LOGGED
+} WaitLog;
+
 typedef struct Wait
 {
 	const char *name;			/* UTF-8 */
@@ -68,7 +72,12 @@ typedef struct Wait
 	ZklTime		start;
 	int			timeout;		/* ms, or ZKL_WAIT_FOREVER */
 	bool		by_lock_timeout;	/* core's setting is the shorter one */
-	ZklTime		deadline;		/* of the wait */
+	ZklTime		deadline;		/* of the wait; 0 = none */
+
+	/* wait_for_grant()'s */
+	ZklPhase	phase;			/* of the entry, when it was looked at last */
+	bool		asked;			/* for the holder, which the timeout will name */
+	WaitLog		logged;
 } Wait;
 
 static void
@@ -84,7 +93,7 @@ begin_wait(Wait *wait, bool try, int timeout)
 		wait->timeout = LockTimeout;
 		wait->by_lock_timeout = true;
 	}
-	/* not to wait for others takes a moment too: ZooKeeper has to say so */
+	/* not to wait for others takes a moment too: the coordinator has to say so */
 	if (wait->timeout != ZKL_WAIT_FOREVER)
 		wait->deadline = zkl_now() + ZKL_MS(wait->timeout == 0 ? TRY_TIMEOUT_MS : wait->timeout);
 }
@@ -136,32 +145,58 @@ count_timeout(void)
 		pg_atomic_fetch_or_u32(&zkl_shared->entries[zkl_pending].flags, ZKL_FLAG_TIMED_OUT);
 }
 
+/* Why is there no answer? */
+static char *
+describe_trouble(void)
+{
+	char		trouble[ZKL_TROUBLE_SIZE];
+
+	if (pg_atomic_read_u32(&zkl_shared->worker_pid) == 0)
+		return pstrdup("The zklock worker is not running.");
+	if (zkl_now() < zkl_word_deadline(pg_atomic_read_u64(&zkl_shared->lease)))
+		return pstrdup("It has not answered this request yet.");
+	if (zkl_trouble_read(trouble))
+		return zkl_text_for_message(trouble);
+	return psprintf("There is no answer from zklock.hosts (\"%s\").", zkl_hosts);
+}
+
 static void
 raise_unavailable(Wait *wait)
 {
-	char		trouble[ZKL_TROUBLE_SIZE];
-	bool		known = zkl_trouble_read(trouble);
-
 	count_timeout();
 	ereport(ERROR,
 			(errcode(ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
-			 errmsg("could not reach ZooKeeper for %s within %d ms",
-					zkl_lock_label(wait->name),
+			 errmsg("could not reach %s for %s within %d ms",
+					zkl_coordinator_name(), zkl_lock_label(wait->name),
 					wait->timeout == 0 ? TRY_TIMEOUT_MS : wait->timeout),
-			 pg_atomic_read_u32(&zkl_shared->worker_pid) == 0 ?
-			 errdetail("The zklock worker is not running.") :
-			 zkl_now() < zkl_word_deadline(pg_atomic_read_u64(&zkl_shared->lease)) ?
-			 errdetail("It has not answered this request yet.") :
-			 known ? errdetail("%s", zkl_text_for_message(trouble)) :
-			 errdetail("There is no answer from zklock.hosts (\"%s\").", zkl_hosts),
-			 errhint("Check the ZooKeeper servers and zklock.hosts; the server log has the worker's messages.")));
+			 errdetail("%s", describe_trouble()),
+			 errhint("Check the %s servers and zklock.hosts; the server log has the worker's messages.",
+					 zkl_coordinator_name())));
+}
+
+/* What is in the way? NULL when that is not known. */
+static char *
+describe_wait(const Wait *wait, ZklEntry *entry)
+{
+	char	   *holder = describe_holder(entry);
+	int			ahead = pg_atomic_read_u32(&entry->ahead);
+
+	if (wait->turn)
+		return psprintf("%d others are waiting for a lease.", ahead);
+	if (wait->permits > 0 && ahead > 0)
+		return psprintf("%d of %d leases are taken.%s%s", Min(ahead, wait->permits), wait->permits,
+						holder != NULL ? " " : "", holder != NULL ? holder : "");
+	if (holder != NULL && ahead > 1)
+		return psprintf("%s %d contenders are ahead.", holder, ahead);
+	if (holder == NULL && ahead > 0)
+		return psprintf("%d contenders are ahead.", ahead);
+	return holder;
 }
 
 static void
 raise_timeout(Wait *wait, ZklEntry *entry)
 {
-	char	   *holder = describe_holder(entry);
-	int			ahead = pg_atomic_read_u32(&entry->ahead);
+	char	   *detail = describe_wait(wait, entry);
 
 	count_timeout();
 	ereport(ERROR,
@@ -170,14 +205,7 @@ raise_timeout(Wait *wait, ZklEntry *entry)
 			 errmsg("%s is taken", zkl_lock_label(wait->name)) :
 			 errmsg("could not obtain %s within %d ms",
 					zkl_lock_label(wait->name), wait->timeout),
-			 wait->turn ? errdetail("%d others are waiting for a lease.", ahead) :
-			 wait->permits > 0 && ahead > 0 ?
-			 errdetail("%d of %d leases are taken.%s%s", Min(ahead, wait->permits), wait->permits,
-					   holder != NULL ? " " : "", holder != NULL ? holder : "") :
-			 holder != NULL && ahead > 1 ?
-			 errdetail("%s %d contenders are ahead.", holder, ahead) :
-			 holder != NULL ? errdetail("%s", holder) :
-			 ahead > 0 ? errdetail("%d contenders are ahead.", ahead) : 0,
+			 detail != NULL ? errdetail("%s", detail) : 0,
 			 wait->by_lock_timeout ?
 			 errhint("The setting lock_timeout ended the wait.") : 0));
 }
@@ -194,17 +222,19 @@ raise_failed(Wait *wait, ZklEntry *entry)
 		case ZKL_REFUSAL_BUDGET:
 			ereport(ERROR,
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-					 errmsg("too many locks for one ZooKeeper session"),
-					 errdetail("One more than \"%s\" could make the ZooKeeper session too large for the ensemble to end it.",
-							   name),
+					 errmsg("too many locks for one %s session", zkl_coordinator_name()),
+					 errdetail("One more than \"%s\" could make the %s session too large for the ensemble to end it.",
+							   name, zkl_coordinator_name()),
 					 errhint("Release locks, or use shorter names.")));
 			break;
 		case ZKL_REFUSAL_COUNTER:
 			ereport(ERROR,
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 					 errmsg("the counter of lock \"%s\" is used up", name),
-					 errdetail("ZooKeeper numbers the contenders of a lock up to 2147483647; equal or negative numbers would let two hold it."),
-					 errhint("When no client uses the lock, delete its node in ZooKeeper; the next one starts at 0.")));
+					 errdetail("%s numbers the contenders of a lock up to 2147483647; equal or negative numbers would let two hold it.",
+							   zkl_coordinator_name()),
+					 errhint("When no client uses the lock, delete its node in %s; the next one starts at 0.",
+							 zkl_coordinator_name())));
 			break;
 		case ZKL_REFUSAL_LONG_NAME:
 			ereport(ERROR,
@@ -223,7 +253,7 @@ raise_failed(Wait *wait, ZklEntry *entry)
 		case ZKL_REFUSAL_DENIED:
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("ZooKeeper denies access to lock \"%s\"", name),
+					 errmsg("%s denies access to lock \"%s\"", zkl_coordinator_name(), name),
 					 errdetail("%s", entry->refusal_text),
 					 errhint("Compare zklock.acl and zklock.credentials_file of all servers with the ACL of the lock's directory.")));
 			break;
@@ -233,7 +263,7 @@ raise_failed(Wait *wait, ZklEntry *entry)
 	}
 	ereport(ERROR,
 			(errcode(ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
-			 errmsg("ZooKeeper refused lock \"%s\"", name),
+			 errmsg("%s refused lock \"%s\"", zkl_coordinator_name(), name),
 			 errdetail("%s", entry->refusal_text)));
 }
 
@@ -325,24 +355,24 @@ ask_holder(int index, ZklTime until)
 }
 
 /*
- * log_lock_waits: PostgreSQL logs who waits for longer than deadlock_timeout; so do
- * we, with the holder's server. "logged" counts how far we are: asked, logged.
+ * log_lock_waits: PostgreSQL logs a wait for longer than deadlock_timeout; so do we,
+ * with the holder's server, for which the worker is asked first.
  */
 static void
-log_wait(Wait *wait, ZklEntry *entry, ZklTime now, int *logged)
+log_wait(Wait *wait, ZklEntry *entry, ZklTime now)
 {
 	ZklTime		log_at = wait->start + ZKL_MS(DeadlockTimeout);
 	bool		answered = (pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_ANSWERED) != 0;
 	char	   *holder;
 
-	if (*logged == 0 && now >= log_at)
+	if (wait->logged == WAIT_NOT_LOGGED && now >= log_at)
 	{
 		begin_to_ask(zkl_pending);
-		*logged = 1;
+		wait->logged = WAIT_LOG_ASKED;
 	}
-	else if (*logged == 1 && (answered || now >= log_at + ZKL_MS(ASK_BEFORE_MS)))
+	else if (wait->logged == WAIT_LOG_ASKED && (answered || now >= log_at + ZKL_MS(ASK_BEFORE_MS)))
 	{
-		*logged = 2;
+		wait->logged = WAIT_LOGGED;
 		holder = describe_holder(entry);
 		ereport(LOG,
 				(errmsg("zklock: process %d still waiting for %s after %ld ms", MyProcPid,
@@ -354,8 +384,8 @@ log_wait(Wait *wait, ZklEntry *entry, ZklTime now, int *logged)
 }
 
 /*
- * While we wait for a lease our mutex was lost: whoever has it now must not find our
- * node in his way, since each would wait for the other.
+ * Was the turn lost by which we wait for a permit? The request that has it now must not
+ * find our contender in its way, since each would wait for the other.
  */
 static bool
 lost_turn(Wait *wait)
@@ -368,110 +398,128 @@ lost_turn(Wait *wait)
 	return true;
 }
 
+/* What has become of a request? */
+typedef enum WaitStep
+{
+	WAIT_ON,					/* nothing yet */
+	WAIT_GRANTED,
+	WAIT_AGAIN,					/* it was let go: ask anew */
+	WAIT_ENDED					/* it was let go, and that is the answer */
+} WaitStep;
+
+/* Look at the entry, whose phase is noted for what follows. Refusals are errors. */
+static WaitStep
+look_at_request(Wait *wait, ZklEntry *entry)
+{
+	wait->phase = pg_atomic_read_u32(&entry->phase);
+	pg_read_barrier();
+	switch (wait->phase)
+	{
+		case ZKL_PHASE_HELD:
+			if (pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_LOST)
+			{
+				/* granted, and lost before we saw it: queue again */
+				zkl_pending_let_go();
+				wait->turn_lost = wait->permits > 0;
+				return wait->turn_lost ? WAIT_ENDED : WAIT_AGAIN;
+			}
+			return grant_is_good(entry) ? WAIT_GRANTED : WAIT_ON;
+		case ZKL_PHASE_BUSY:
+			if (wait->try)
+			{
+				zkl_pending_let_go();
+				return WAIT_ENDED;
+			}
+			ask_holder(zkl_pending, zkl_now() + ZKL_MS(ASK_AFTER_BUSY_MS));
+			raise_timeout(wait, entry);
+			break;
+		case ZKL_PHASE_FAILED:
+			raise_failed(wait, entry);
+			break;
+		default:
+			break;
+	}
+	return lost_turn(wait) ? WAIT_ENDED : WAIT_ON;
+}
+
+/*
+ * The wait is over. One of two errors: which contender is in the way says nothing while
+ * the coordinator does not answer. And "taken" must not be said of a lock that nobody was
+ * seen to hold: a job would believe that another server is at it.
+ */
+static void
+raise_too_late(Wait *wait, ZklEntry *entry, ZklTime now)
+{
+	uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
+
+	if (wait->phase == ZKL_PHASE_WANTED && now < zkl_word_deadline(word) && !entry->try &&
+		pg_atomic_read_u32(&entry->queued))
+		raise_timeout(wait, entry);
+	raise_unavailable(wait);
+}
+
+/*
+ * How long may the wait sleep? Does what is due by now: ask for the holder before the
+ * timeout, log a wait that is long, raise the error of one that is too long.
+ */
+static ZklTime
+time_to_sleep(Wait *wait, ZklEntry *entry)
+{
+	ZklTime		now = zkl_now();
+	ZklTime		left = wait->deadline == 0 ? ZKL_MS(1000) : wait->deadline - now;
+
+	if (left <= 0)
+		raise_too_late(wait, entry, now);
+	if (wait->deadline != 0 && !wait->asked)
+	{
+		ZklTime		ask_at = wait->deadline -
+			Min(ZKL_MS(ASK_BEFORE_MS), ZKL_MS(wait->timeout) / 2);
+
+		if (now >= ask_at)
+		{
+			wait->asked = true;
+			begin_to_ask(zkl_pending);
+		}
+		else
+			left = Min(left, ask_at - now);
+	}
+	if (log_lock_waits && wait->logged < WAIT_LOGGED)
+	{
+		log_wait(wait, entry, now);
+		left = Min(left, wait->logged == WAIT_LOG_ASKED ? ZKL_MS(ASK_BEFORE_MS) :
+				   Max(wait->start + ZKL_MS(DeadlockTimeout) - now, 0));
+	}
+	return Min(left, ZKL_MS(1000));
+}
+
 /*
  * Wait for the lock. Returns its entry, granted and good, or NULL when a try
- * found it taken; everything else is an error.
+ * found it taken, or the turn was lost; everything else is an error.
  */
 static ZklEntry *
 wait_for_grant(Wait *wait)
 {
-	ZklEntry   *entry = submit(wait);
-	bool		asked = false;
-	int			logged = 0;
+	WaitStep	step;
+	ZklEntry   *entry;
 
-	for (;;)
+	do
 	{
-		ZklPhase	phase = pg_atomic_read_u32(&entry->phase);
-		ZklTime		now;
-		ZklTime		left;
-
-		pg_read_barrier();
-		switch (phase)
+		entry = submit(wait);
+		wait->asked = false;
+		while ((step = look_at_request(wait, entry)) == WAIT_ON)
 		{
-			case ZKL_PHASE_HELD:
-				if (pg_atomic_read_u32(&entry->flags) & ZKL_FLAG_LOST)
-				{
-					/* granted, and lost before we saw it: queue again */
-					zkl_pending_let_go();
-					if (wait->permits > 0)
-					{
-						wait->turn_lost = true;
-						return NULL;
-					}
-					entry = submit(wait);
-					asked = false;
-					continue;
-				}
-				if (grant_is_good(entry))
-				{
-					if (logged == 2)
-						ereport(LOG,
-								(errmsg("zklock: process %d acquired %s after %ld ms", MyProcPid,
-										zkl_lock_label(wait->name),
-										(long) ((zkl_now() - wait->start) / 1000))));
-					return entry;
-				}
-				break;
-			case ZKL_PHASE_BUSY:
-				if (wait->try)
-				{
-					zkl_pending_let_go();
-					return NULL;
-				}
-				ask_holder(zkl_pending, zkl_now() + ZKL_MS(ASK_AFTER_BUSY_MS));
-				raise_timeout(wait, entry);
-				break;
-			case ZKL_PHASE_FAILED:
-				raise_failed(wait, entry);
-				break;
-			default:
-				break;
+			sleep_on_latch((time_to_sleep(wait, entry) + 999) / 1000);
+			zkl_guard_check();
 		}
-
-		if (phase != ZKL_PHASE_HELD && lost_turn(wait))
-			return NULL;
-		now = zkl_now();
-		if (wait->deadline == 0)
-			left = ZKL_MS(1000);
-		else
-			left = wait->deadline - now;
-		if (left <= 0)
-		{
-			uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
-
-			/*
-			 * The one trouble or the other: who is in the way says nothing
-			 * while ZooKeeper does not answer. And "taken" must not be said
-			 * of a lock that nobody was seen to hold: a job would believe
-			 * that another server is at it.
-			 */
-			if (phase == ZKL_PHASE_WANTED && now < zkl_word_deadline(word) && !entry->try &&
-				pg_atomic_read_u32(&entry->queued))
-				raise_timeout(wait, entry);
-			raise_unavailable(wait);
-		}
-		if (wait->deadline != 0 && !asked)
-		{
-			ZklTime		ask_at = wait->deadline -
-				Min(ZKL_MS(ASK_BEFORE_MS), ZKL_MS(wait->timeout) / 2);
-
-			if (now >= ask_at)
-			{
-				asked = true;
-				begin_to_ask(zkl_pending);
-			}
-			else
-				left = Min(left, ask_at - now);
-		}
-		if (log_lock_waits && logged < 2)
-		{
-			log_wait(wait, entry, now, &logged);
-			left = Min(left, logged == 1 ? ZKL_MS(ASK_BEFORE_MS) :
-					   Max(wait->start + ZKL_MS(DeadlockTimeout) - now, 0));
-		}
-		sleep_on_latch((Min(left, ZKL_MS(1000)) + 999) / 1000);
-		zkl_guard_check();
-	}
+	} while (step == WAIT_AGAIN);
+	if (step == WAIT_ENDED)
+		return NULL;
+	if (wait->logged == WAIT_LOGGED)
+		ereport(LOG,
+				(errmsg("zklock: process %d acquired %s after %ld ms", MyProcPid,
+						zkl_lock_label(wait->name),
+						(long) ((zkl_now() - wait->start) / 1000))));
+	return entry;
 }
 
 /* Wait for a lock that this backend holds, and that lapsed, to be certain again. */

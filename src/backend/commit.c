@@ -11,22 +11,17 @@
 
 #include <link.h>
 
-#include "access/parallel.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "catalog/storage.h"
 #include "commands/tablecmds.h"
-#include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
-#include "utils/memutils.h"
 #include "utils/varlena.h"
 
 #include "backend/guard_state.h"
-#include "backend/text.h"
 #include "backend/written.h"
 #include "common/compat.h"
-#include "common/errors.h"
 #include "common/settings.h"
 
 /*
@@ -220,6 +215,7 @@ end_transaction(void)
 	if (zkl_guard.signal != 0)
 		zkl_timer_set(0);
 	zkl_guard.did_work = zkl_guard.committed_elsewhere = false;
+	zkl_guard.doom = ZKL_LOSS_NONE;
 	zkl_guard.timer_found = zkl_guard.swallowed = zkl_guard.ending = false;
 	zkl_forget_next_cancel();
 	zkl_written_forget();

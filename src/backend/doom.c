@@ -9,14 +9,12 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 
 #include "backend/guard_state.h"
 #include "backend/text.h"
 #include "backend/written.h"
 #include "common/compat.h"
 #include "common/errors.h"
-#include "common/settings.h"
 
 ZklGuard	zkl_guard;
 
@@ -141,9 +139,11 @@ zkl_doom_detail(ZklTime now)
 	switch (zkl_guard.doom)
 	{
 		case ZKL_LOSS_EXPIRED:
-			return psprintf("The ZooKeeper session ended, as was seen %ld ms ago.", ago);
+			return psprintf("The %s session ended, as was seen %ld ms ago.",
+							zkl_coordinator_name(), ago);
 		case ZKL_LOSS_VANISHED:
-			return psprintf("Its node in ZooKeeper was deleted, as was seen %ld ms ago.", ago);
+			return psprintf("Its node in %s was deleted, as was seen %ld ms ago.",
+							zkl_coordinator_name(), ago);
 		case ZKL_LOSS_BROKEN:
 			return psprintf("It was taken away by %s, %ld ms ago.",
 							zkl_text_for_message(zkl_guard.breaker), ago);
@@ -156,8 +156,8 @@ zkl_doom_detail(ZklTime now)
 		case ZKL_LOSS_NONE:
 			break;
 	}
-	return psprintf("ZooKeeper did not confirm in time that this server still holds it; the lease ran out %ld ms ago.",
-					ago);
+	return psprintf("%s did not confirm in time that this server still holds it; the lease ran out %ld ms ago.",
+					zkl_coordinator_name(), ago);
 }
 
 /*

@@ -74,9 +74,11 @@ raise_no_answer(const char *name, int timeout)
 
 	ereport(ERROR,
 			(errcode(ZKL_ERRCODE_COORDINATOR_UNAVAILABLE),
-			 errmsg("ZooKeeper did not tell about %s within %d ms", zkl_lock_label(name), timeout),
+			 errmsg("%s did not tell about %s within %d ms", zkl_coordinator_name(),
+					zkl_lock_label(name), timeout),
 			 zkl_trouble_read(trouble) ? errdetail("%s", zkl_text_for_message(trouble)) : 0,
-			 errhint("Check the ZooKeeper servers and zklock.hosts; the server log has the worker's messages.")));
+			 errhint("Check the %s servers and zklock.hosts; the server log has the worker's messages.",
+					 zkl_coordinator_name())));
 }
 
 /*

@@ -9,17 +9,14 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "mb/pg_wchar.h"
 
 #include "backend/acquire.h"
 #include "backend/functions.h"
 #include "backend/guard.h"
-#include "backend/holds.h"
 #include "backend/release.h"
 #include "backend/text.h"
 #include "common/errors.h"
-#include "shared/shmem.h"
 
 #define DEFINE_FUNCTION(f) PG_FUNCTION_INFO_V1(f);
 ZKL_LOCK_FUNCTIONS(DEFINE_FUNCTION)

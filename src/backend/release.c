@@ -36,6 +36,17 @@ zkl_is_ours_to_release(const ZklHold *hold)
 	return false;
 }
 
+static char *
+describe_loss(const ZklHold *hold)
+{
+	if (hold->loss == ZKL_LOSS_EXPIRED)
+		return psprintf("The %s session ended.", zkl_coordinator_name());
+	if (hold->loss == ZKL_LOSS_VANISHED)
+		return psprintf("Its node in %s was deleted.", zkl_coordinator_name());
+	return psprintf("It was taken away by %s.",
+					zkl_text_for_message(zkl_shared->entries[hold->entryno].breaker));
+}
+
 bool
 zkl_release(const char *name, ZklHold *hold)
 {
@@ -53,10 +64,7 @@ zkl_release(const char *name, ZklHold *hold)
 		ereport(WARNING,
 				(errcode(ZKL_ERRCODE_LOCK_LOST),
 				 errmsg("%s had been lost", zkl_lock_label(name)),
-				 hold->loss == ZKL_LOSS_EXPIRED ? errdetail("The ZooKeeper session ended.") :
-				 hold->loss == ZKL_LOSS_VANISHED ? errdetail("Its node in ZooKeeper was deleted.") :
-				 errdetail("It was taken away by %s.",
-						   zkl_text_for_message(zkl_shared->entries[hold->entryno].breaker))));
+				 errdetail("%s", describe_loss(hold))));
 		zkl_hold_drop(hold);
 		return false;
 	}
@@ -65,7 +73,8 @@ zkl_release(const char *name, ZklHold *hold)
 		ereport(WARNING,
 				(errcode(ZKL_ERRCODE_LOCK_LOST),
 				 errmsg("%s had lapsed", zkl_lock_label(name)),
-				 errdetail("ZooKeeper did not confirm in time that this server still holds it; another client may hold it by now.")));
+				 errdetail("%s did not confirm in time that this server still holds it; another client may hold it by now.",
+						   zkl_coordinator_name())));
 	zkl_hold_release(hold);
 	return ours;
 }

@@ -9,12 +9,10 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 
 #include "backend/acquire.h"
 #include "backend/functions.h"
 #include "backend/guard.h"
-#include "backend/holds.h"
 #include "backend/release.h"
 #include "backend/text.h"
 

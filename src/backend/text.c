@@ -19,12 +19,8 @@
 #include "catalog/namespace.h"
 #include "common/string.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
-#include "pgtime.h"
 #include "replication/logicalworker.h"
-#include "storage/latch.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 
 #include "backend/text.h"
 #include "common/compat.h"
@@ -58,6 +54,12 @@ zkl_text_for_message(const char *utf8)
 	for (int i = 0; i <= len; i++)
 		out[i] = IS_HIGHBIT_SET(utf8[i]) ? '?' : utf8[i];
 	return (char *) out;
+}
+
+const char *
+zkl_coordinator_name(void)
+{
+	return "ZooKeeper";
 }
 
 char *
@@ -107,8 +109,9 @@ copy_component(const char *given, int number)
 	return pnstrdup(given, strcspn(given, "/"));
 }
 
-char *
-zkl_name_detail(const char *given, ZklNameFault fault)
+/* What is wrong with the name that was given, for an error's detail. */
+static char *
+name_detail(const char *given, ZklNameFault fault)
 {
 	const char *text = zkl_name_error_text(fault.error);
 	char	   *component = copy_component(given, fault.component);
@@ -154,28 +157,48 @@ name_hint(const char *given, ZklNameFault fault)
 	}
 }
 
-void
-zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1])
+/* "what": of what it is the name. The hint is what to write instead. */
+static void
+check_name(const char *given, char name[ZKL_NAME_MAX + 1], const char *what,
+		   char *(*hint) (const char *given, ZklNameFault fault))
 {
 	const char *utf8 = given;
 	ZklNameFault fault;
+	int			shown;
 
 	if (GetDatabaseEncoding() != PG_SQL_ASCII)
 		utf8 = pg_server_to_any(given, strlen(given), PG_UTF8);
-
 	fault = zkl_name_fault(utf8, strlen(utf8));
-	if (fault.error != ZKL_NAME_OK)
+	if (fault.error == ZKL_NAME_OK)
 	{
-		int			shown = pg_mbcliplen(given, strlen(given), 64);
-
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid lock name \"%.*s\"%s", shown, given,
-						given[shown] != '\0' ? "..." : ""),
-				 errdetail("%s", zkl_name_detail(given, fault)),
-				 errhint("%s", name_hint(given, fault))));
+		strlcpy(name, utf8, ZKL_NAME_MAX + 1);
+		return;
 	}
-	strlcpy(name, utf8, ZKL_NAME_MAX + 1);
+	shown = pg_mbcliplen(given, strlen(given), 64);
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid %s name \"%.*s\"%s", what, shown, given,
+					given[shown] != '\0' ? "..." : ""),
+			 errdetail("%s", name_detail(given, fault)),
+			 errhint("%s", hint(given, fault))));
+}
+
+void
+zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1])
+{
+	check_name(given, name, "lock", name_hint);
+}
+
+static char *
+resource_hint(const char *given, ZklNameFault fault)
+{
+	return pstrdup("A resource has the name of the lock whose tokens it is fenced by.");
+}
+
+void
+zkl_check_resource(const char *given, char name[ZKL_NAME_MAX + 1])
+{
+	check_name(given, name, "resource", resource_hint);
 }
 
 void

@@ -23,6 +23,9 @@ extern char *zkl_text_for_message(const char *utf8);
 /* What a message calls the lock of this name: lock "x", or semaphore "x". palloc'd. */
 extern char *zkl_lock_label(const char *name);
 
+/* What messages call the coordinator in use. */
+extern const char *zkl_coordinator_name(void);
+
 /* A string of this database as UTF-8, cut if need be; NULL is "". */
 extern void zkl_copy_as_utf8(char *to, size_t size, const char *from);
 
@@ -32,8 +35,8 @@ extern void zkl_copy_as_utf8(char *to, size_t size, const char *from);
  */
 extern void zkl_check_name(const char *given, char name[ZKL_NAME_MAX + 1]);
 
-/* What is wrong with the name that was given, for an error's detail. palloc'd. */
-extern char *zkl_name_detail(const char *given, ZklNameFault fault);
+/* The same for a resource, which has the name of the lock that it is fenced by. */
+extern void zkl_check_resource(const char *given, char name[ZKL_NAME_MAX + 1]);
 
 /* Arguments of SQL functions, or an error: the first as a lock's name, this one as a
  * mode, and as a timeout in ms, where NULL means zklock.acquire_timeout. */

@@ -17,11 +17,8 @@
 #include <signal.h>
 #include <time.h>
 
-#include "miscadmin.h"
 #include "storage/ipc.h"
-#include "storage/proc.h"
 #include "utils/backend_status.h"
-#include "utils/wait_event.h"
 
 #include "backend/guard_state.h"
 #include "backend/text.h"

@@ -6,7 +6,7 @@
  * The table of locks is one for the whole server, and the ensemble is one for all
  * servers. So there are caps on how many entries one backend and one role may have, a
  * reserve for those who have to look into it, and a bound on how many directories a
- * role may make in ZooKeeper in a given time. Superusers are exempt, as they are from
+ * role may make with the coordinator in a given time. Superusers are exempt, as they are from
  * CONNECTION LIMIT.
  *
  * Whose an entry is stands in a small array beside the table: it is written by the

@@ -36,7 +36,7 @@ typedef enum ZklOutcome
 	ZKL_OUTCOME_BUSY,			/* a try found it taken */
 	ZKL_OUTCOME_TIMED_OUT,
 	ZKL_OUTCOME_CANCELLED,		/* or its connection ended */
-	ZKL_OUTCOME_FAILED			/* ZooKeeper refused */
+	ZKL_OUTCOME_FAILED			/* the coordinator, or a limit, refused */
 } ZklOutcome;
 
 #define ZKL_STATS_OUTCOMES	(ZKL_OUTCOME_FAILED + 1)

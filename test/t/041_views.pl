@@ -120,7 +120,7 @@ is(sql($node_a, q{SELECT acquired, names_forgotten > 0 FROM zk_lock_stats_total(
 # The ZooKeeper session
 is(sql($node_a, q{SELECT server_name, state, session_timeout, lease_left > '1 s', heartbeats > 0, connects > 0, node_bytes < node_bytes_limit, max_locks, trouble FROM zk_session}),
 	'a|connected|00:00:04|t|t|t|t|100|', 'connected');
-is(sql($node_a, q{SELECT zookeeper_server FROM zk_session}), $zk->hosts(1), 'to which server');
+is(sql($node_a, q{SELECT coordinator_server FROM zk_session}), $zk->hosts(1), 'to which server');
 like(sql($node_a, q{SELECT session_id FROM zk_session}), qr/^0x[0-9a-f]+$/, 'with which id');
 $a->query(q{SELECT zk_lock_acquire('kept')});
 $zk->proxy(1, 'refuse');

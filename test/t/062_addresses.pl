@@ -115,7 +115,7 @@ my $port = free_port();
 		# eight seconds between two moves
 		poll_until(sub { time - $moved >= 8 }, 10);
 	}
-	ok(defined poll_until(sub { $node->safe_psql('postgres', q{SELECT zookeeper_server LIKE '127.0.8.%' AND lease_left > '1 s' FROM zk_session}) eq 't' }, 10),
+	ok(defined poll_until(sub { $node->safe_psql('postgres', q{SELECT coordinator_server LIKE '127.0.8.%' AND lease_left > '1 s' FROM zk_session}) eq 't' }, 10),
 		'three nodes moved under their names: connected to a new address');
 	is($node->safe_psql('postgres', 'SELECT expiries, lapses FROM zk_session'), '0|0', 'with the same ZooKeeper session, and the lease never lapsed');
 	is($holder->query(q{SELECT zk_fencing_token('moving')}), $token, 'and the lock is held');

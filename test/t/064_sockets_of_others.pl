@@ -27,7 +27,7 @@ sub connections { return $zk->proxy(1, 'status') =~ /connections=(\d+)/ ? $1 : -
 ok(accepts(), 'the listener of another library accepts');
 is(connections(), 2, 'and it has a connection of its own to the server that we use');
 my $offset = -s $node->logfile;
-my $peer = $node->safe_psql('postgres', 'SELECT zookeeper_server FROM zk_session');
+my $peer = $node->safe_psql('postgres', 'SELECT coordinator_server FROM zk_session');
 is($peer, "127.0.0.1:$front", 'the server that is shown is ours');
 
 $zk->proxy(1, 'freeze');

@@ -337,7 +337,7 @@ SKIP:
 	is_deeply(expect($z2, 'participants')->{nodes}, \@nodes, 'zk_lock_queue lists the nodes of Curator and kazoo, in order');
 	is($z2->session->query(q{SELECT string_agg(position || holds::text || coalesce(server, '?'), ' ' ORDER BY position) FROM zk_lock_queue('listed')}) =~
 		/^1truea 2false\S+ 3falsekazoo c\d+$/ ? 1 : 0, 1, 'with what they say of themselves');
-	is($z2->session->query(q{SELECT czxid FROM zk_lock_queue('listed') WHERE position = 2}), $zk->stat(lock_directory('listed') . "/$nodes[1]")->{czxid},
+	is($z2->session->query(q{SELECT token FROM zk_lock_queue('listed') WHERE position = 2}), $zk->stat(lock_directory('listed') . "/$nodes[1]")->{czxid},
 		"with the czxid of each node");
 	my $lister = peer('Curator');
 	$lister->participants('mutex', 'listed');

@@ -81,7 +81,7 @@ foreach my $name (sort keys %node)
 	$node{$name}->append_conf('postgresql.conf', "zklock.hosts = '" . $zk->hosts($replaced) . q{'});
 	$node{$name}->reload;
 	# only the new one is named here, so that it is known to be used
-	ok(defined poll_until(sub { $node{$name}->safe_psql('postgres', 'SELECT zookeeper_server, lease_left > $$0$$ FROM zk_session') eq $zk->hosts($replaced) . '|t' }, 20),
+	ok(defined poll_until(sub { $node{$name}->safe_psql('postgres', 'SELECT coordinator_server, lease_left > $$0$$ FROM zk_session') eq $zk->hosts($replaced) . '|t' }, 20),
 		"$name: after the reload it talks to the new node");
 	is($node{$name}->safe_psql('postgres', 'SELECT session_id, expiries FROM zk_session'), "$session{$name}|0", "$name: with the ZooKeeper session that it had");
 	$node{$name}->append_conf('postgresql.conf', "zklock.hosts = '" . $zk->hosts . q{'});
