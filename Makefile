@@ -5,9 +5,31 @@
 #   make CC=clang-14 COPT=-Werror                           # another compiler
 #   make with_llvm=no                                       # no bitcode for the JIT
 #
+#   make check                                              # all tests: test/run
+#   make prove_installcheck PROVE_TESTS=test/t/001_exclusion.pl
+#   make dist                                               # the last commit as zklock-VERSION.zip
+#
 # What tests the result is test/run, with servers of its own. `make installcheck` runs the regression tests
 # in a server that is there already (PGHOST, PGPORT, PGUSER), with the library preloaded and a
-# ZooKeeper, with max_prepared_transactions above 0, as a superuser.
+# ZooKeeper, with max_prepared_transactions above 0, as a superuser. `make prove_installcheck` runs the
+# TAP tests (PROVE_TESTS; all unless set) on servers of their own with what `make install` has installed.
+
+# test/run installs what is missing, PostgreSQL included. So these two do without PGXS.
+ifeq (,$(filter-out check dist, $(or $(MAKECMDGOALS), all)))
+
+here := $(dir $(firstword $(MAKEFILE_LIST)))
+distribution = zklock-$(shell sed -n 's/^   "version": "\(.*\)",$$/\1/p' $(here)META.json)
+
+check:
+	$(here)test/run
+
+dist:
+	git -C $(here) archive --format=zip --prefix=$(distribution)/ --output=$(abspath $(here))/$(distribution).zip HEAD
+	@echo $(distribution).zip
+
+.PHONY: check dist
+
+else
 
 MODULE_big = zklock
 OBJS = $(patsubst $(srcdir)/%.c,%.o,$(sort $(wildcard $(srcdir)/src/*.c $(srcdir)/src/*/*.c)))
@@ -67,3 +89,19 @@ installcheck: ready-for-installcheck
 .PHONY: ready-for-installcheck
 ready-for-installcheck:
 	@PGCONNECT_TIMEOUT=10 PSQL='$(bindir)/psql' sh $(srcdir)/test/ready
+
+# The TAP tests, by the rule that PGXS has for them, which differs from version to version. Their files
+# and their modules lie below test/.
+PROVE_TESTS ?= $(patsubst $(srcdir)/%,%,$(sort $(wildcard $(srcdir)/test/t/*.pl)))
+PG_PROVE_FLAGS += -I $(srcdir)/test/perl
+prove_installcheck: export PGCONFIG = $(PG_CONFIG)
+prove_installcheck: ready-for-prove
+	$(prove_installcheck)
+
+ready-for-prove:
+	@[ "$$(id -u)" != 0 ] || { echo "PostgreSQL does not run as root: become another user, for whom this directory can be written" >&2; exit 1; }
+	@[ -f '$(DESTDIR)$(pkglibdir)/zklock.so' ] || { echo "zklock is not installed in $(pkglibdir): make install" >&2; exit 1; }
+
+.PHONY: prove_installcheck ready-for-prove
+
+endif

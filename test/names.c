@@ -52,7 +52,8 @@ getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
 				continue;
 			while (*end != NULL)
 				end = &(*end)->ai_next;
-			*end = one;			/* the C library frees a list element by element */
+			*end = one;			/* the C library frees a list element by
+								 * element */
 		}
 	}
 	if (file != NULL)

@@ -28,7 +28,8 @@ PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(slow_register);
 
-extern __attribute__((visibility("default"))) void _PG_init(void);
+extern __attribute__((visibility("default")))
+void		_PG_init(void);
 
 static int	pre_commit_ms = 0;
 static int	abort_ms = 0;

@@ -31,17 +31,18 @@ use strict;
 use warnings;
 
 use Carp;
-use Cwd qw(abs_path);
-use File::Basename qw(dirname);
 use File::Path qw(make_path remove_tree);
 use File::Temp qw(tempdir);
 use IO::Select;
 use IO::Socket::INET;
-use IO::Socket::UNIX;
-use POSIX qw(:sys_wait_h setsid);
-use Time::HiRes qw(time sleep);
+use POSIX qw(:sys_wait_h);
+use Time::HiRes qw(time);
+use ZkProcess;
+use ZkProxy;
 
-my $test_dir = abs_path(dirname(__FILE__) . '/..');
+# ls, get, create, hold, ... are described there.
+use parent 'ZkCli';
+
 my @live;    # everything started by this process and not stopped yet
 my $blocks = 0;    # port blocks handed out by this process
 
@@ -108,7 +109,7 @@ sub new
 	$self->{min_session} //= 2 * $self->{tick};
 
 	$self->{dir} = tempdir('zklock-zk-XXXXXX', TMPDIR => 1);
-	$self->_start_keeper;
+	@$self{ 'keeper', 'keeper_pipe' } = start_keeper($self->{dir});
 	push @live, $self;
 	$self->_assign_ports;
 	$self->_write_config($_) foreach $self->all;
@@ -147,11 +148,7 @@ sub stop
 	{
 		$self->kill_node($node) if $self->{pid}{$node};
 	}
-	if (my $pid = delete $self->{proxy_pid})
-	{
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-	}
+	$self->{network}->stop if $self->{network};
 	close delete $self->{keeper_pipe};
 	waitpid delete $self->{keeper}, 0;
 	@live = grep { $_ != $self } @live;
@@ -186,24 +183,9 @@ sub start_node
 	my ($self, $node, %opt) = @_;
 	croak "node $node is running" if $self->{pid}{$node};
 
-	my $log = $self->_log_file($node);
-	my $pid = fork // croak "fork: $!";
-	if ($pid == 0)
-	{
-		# The keeper must find the process whatever happens to this one.
-		eval {
-			setsid();
-			_write_file("$self->{dir}/$node/pid", "$$\n");
-			open STDIN, '<', '/dev/null' or die;
-			open STDOUT, '>>', $log or die "$log: $!";
-			open STDERR, '>&', \*STDOUT or die;
-			exec 'java', @java_flags, @{ $self->{java} }, '-cp', $class_path,
-			  'org.apache.zookeeper.server.quorum.QuorumPeerMain',
-			  "$self->{dir}/$node/zoo.cfg";
-		};
-		warn "cannot start ZooKeeper: " . ($@ || $!) . "\n";
-		POSIX::_exit(127);
-	}
+	my $pid = start_kept("$self->{dir}/$node", $self->_log_file($node),
+		'java', @java_flags, @{ $self->{java} }, '-cp', $class_path,
+		'org.apache.zookeeper.server.quorum.QuorumPeerMain', "$self->{dir}/$node/zoo.cfg");
 	$self->{pid}{$node} = $pid;
 	$self->{state}{$node} = 'running';
 	$self->wait_for_node($node) if $opt{wait} // 1;
@@ -244,7 +226,7 @@ sub empty_node
 	croak "node $node is running" if $self->{pid}{$node};
 	remove_tree("$self->{dir}/$node/data");
 	make_path("$self->{dir}/$node/data");
-	_write_file("$self->{dir}/$node/data/myid", "$node\n");
+	write_file("$self->{dir}/$node/data/myid", "$node\n");
 	return;
 }
 
@@ -276,7 +258,7 @@ sub freeze_node
 	my $pid = $self->{pid}{$node} or croak "node $node is not running";
 	kill 'STOP', $pid;
 	# The signal is only on its way; a thread may run for a moment yet.
-	_poll(sub { _process_state($pid) eq 'T' }, 5) or croak "node $node does not stop";
+	poll(sub { process_state($pid) eq 'T' }, 5) or croak "node $node does not stop";
 	$self->{state}{$node} = 'frozen';
 	return;
 }
@@ -291,7 +273,7 @@ sub thaw_node
 }
 
 # For every node that is up: the usual forms of "the whole ensemble is ...".
-sub freeze_all { my ($self) = @_; $self->freeze_node($_) foreach $self->_up; return; }
+sub freeze_all { my ($self) = @_; $self->freeze_node($_) foreach $self->up; return; }
 sub thaw_all { my ($self) = @_; $self->thaw_node($_) foreach grep { $self->{pid}{$_} } $self->all; return; }
 sub kill_all { my ($self) = @_; $self->kill_node($_) foreach grep { $self->{pid}{$_} } $self->all; return; }
 
@@ -304,8 +286,10 @@ sub start_all
 
 sub pid { my ($self, $node) = @_; return $self->{pid}{$node}; }
 
+sub class_path { return $class_path; }
+
 # Nodes of which an answer can be expected.
-sub _up
+sub up
 {
 	my ($self) = @_;
 	return grep { ($self->{state}{$_} // '') eq 'running' } $self->all;
@@ -381,14 +365,14 @@ sub mode
 sub leader
 {
 	my ($self) = @_;
-	my ($leader) = grep { ($self->mode($_) // '') =~ /^(?:leader|standalone)$/ } $self->_up;
+	my ($leader) = grep { ($self->mode($_) // '') =~ /^(?:leader|standalone)$/ } $self->up;
 	return $leader;
 }
 
 sub followers
 {
 	my ($self) = @_;
-	return grep { ($self->mode($_) // '') eq 'follower' } $self->_up;
+	return grep { ($self->mode($_) // '') eq 'follower' } $self->up;
 }
 
 =item $zk->wait_for_node($n, $timeout), $zk->wait_for_quorum($timeout)
@@ -409,7 +393,7 @@ sub wait_for_node
 sub wait_for_quorum
 {
 	my ($self, $timeout) = @_;
-	my @up = $self->_up;
+	my @up = $self->up;
 	$self->_wait_for(
 		sub {
 			my @modes = map { $self->mode($_) // '' } @up;
@@ -426,7 +410,7 @@ sub wait_for_quorum
 sub _wait_for
 {
 	my ($self, $condition, $timeout, $complaint) = @_;
-	my $ok = _poll(
+	my $ok = poll(
 		sub {
 			foreach my $node (grep { $self->{pid}{$_} } $self->all)
 			{
@@ -477,7 +461,7 @@ sub proxy
 	my ($self, $node, @command) = @_;
 	croak 'there is no proxy' unless $self->{proxy};
 	my $answer;
-	$answer = $self->_proxy_command("client$_", @command)
+	$answer = $self->{network}->command("client$_", @command)
 	  foreach defined $node ? ($node) : $self->all;
 	return $answer;
 }
@@ -498,31 +482,18 @@ sub _quorum_links
 	{
 		foreach my $kind (qw(quorum election))
 		{
-			$self->_proxy_command("$kind$node$other", $verb_out);
-			$self->_proxy_command("$kind$other$node", $verb_in);
+			$self->{network}->command("$kind$node$other", $verb_out);
+			$self->{network}->command("$kind$other$node", $verb_in);
 		}
 	}
 	return;
 }
 
-sub _proxy_command
-{
-	my ($self, @command) = @_;
-	my $socket = IO::Socket::UNIX->new(Peer => "$self->{dir}/proxy/control")
-	  or croak "cannot reach the proxy: $!";
-	print $socket "@command\n";
-	# Not one long wait: a signal, such as a child's end, cuts it short.
-	my $select = IO::Select->new($socket);
-	_poll(sub { $select->can_read(0.1) }, 5) or croak 'the proxy does not answer';
-	my $answer = <$socket> // '';
-	chomp $answer;
-	croak "proxy: @command: $answer" unless $answer =~ /^ok/;
-	return $answer;
-}
-
 =item $zk->node_of($pid)
 
 The node that this process talks to through the proxies, or undef.
+
+=back
 
 =cut
 
@@ -545,158 +516,6 @@ sub node_of
 		}
 	}
 	return;
-}
-
-=item $zk->zkcli(\@command, node => $n, timeout => $seconds)
-
-Run zkcli.c's program with that command against all nodes that can answer, or only
-node $n. Returns (exit code, standard output). The methods below croak on any
-failure that they do not name.
-
-=item $zk->ls($path), $zk->lsr($path)
-
-Names of the children, or paths of all nodes below; empty when $path is not there.
-
-=item $zk->get($path), $zk->stat($path)
-
-Data; a reference to a hash of czxid, ephemeralOwner (hex), ctime, ... Undef when
-$path is not there.
-
-=item $zk->create($path, $data, $flags), $zk->set($path, $data), $zk->delete($path)
-
-create returns the path, delete whether there was something to delete.
-
-=item $zk->hold($path, $data)
-
-Create an ephemeral sequential node, as a foreign client would, and keep it. Returns
-an object with the fields path, czxid, session, password and the method release.
-
-=item $zk->close_session($id, $password)
-
-Attach to a ZooKeeper session and close it, which removes what it holds. True when
-there was such a session.
-
-=cut
-
-sub zkcli
-{
-	my ($self, $command, %opt) = @_;
-	my @nodes = $opt{node} // $self->_up;
-	my @call = (
-		zkcli_program(), '-t', $opt{timeout} // 10,
-		$self->direct_hosts(@nodes), @$command);
-
-	my $pid = open my $out, '-|' // croak "fork: $!";
-	if (!$pid)
-	{
-		open STDERR, '>', '/dev/null' unless $ENV{ZKLOCK_TEST_VERBOSE};
-		exec @call or POSIX::_exit(127);
-	}
-	my $output = do { local $/; <$out> } // '';
-	close $out;
-	return ($? >> 8, $output);
-}
-
-sub _ask
-{
-	my ($self, $fine, @command) = @_;
-	my ($code, $output) = $self->zkcli(\@command);
-	return ($code, $output) if $code == 0 || grep { $_ == $code } @$fine;
-	croak "zkcli @command: exit code $code";
-}
-
-sub ls { my ($self, $path) = @_; return split /\n/, ($self->_ask([1], 'ls', $path))[1]; }
-sub lsr { my ($self, $path) = @_; return split /\n/, ($self->_ask([1], 'lsr', $path))[1]; }
-
-sub get
-{
-	my ($self, $path) = @_;
-	my ($code, $output) = $self->_ask([1], 'get', $path);
-	return $code == 0 ? $output : undef;
-}
-
-sub stat
-{
-	my ($self, $path) = @_;
-	my ($code, $output) = $self->_ask([1], 'stat', $path);
-	return $code == 0 ? { map { split /=/ } split /\n/, $output } : undef;
-}
-
-sub create
-{
-	my ($self, $path, $data, $flags) = @_;
-	my (undef, $output) = $self->_ask([], 'create', $path, $data // '', $flags // '');
-	chomp $output;
-	return $output;
-}
-
-sub set { my ($self, $path, $data) = @_; $self->_ask([], 'set', $path, $data); return; }
-
-sub delete
-{
-	my ($self, $path) = @_;
-	return ($self->_ask([1], 'delete', $path))[0] == 0;
-}
-
-sub hold
-{
-	my ($self, $path, $data) = @_;
-	return ZkEnsemble::Hold->new(zkcli_program(), $self->direct_hosts($self->_up), $path, $data // '');
-}
-
-sub close_session
-{
-	my ($self, $id, $password) = @_;
-	return ($self->_ask([6], 'close-session', $id, $password))[0] == 0;
-}
-
-=item $zk->zkcli_sh(@command)
-
-The output of ZooKeeper's own shell: slow, and the last word when zkcli.c itself is in
-doubt.
-
-=cut
-
-sub zkcli_sh
-{
-	my ($self, @command) = @_;
-	my $pid = open my $out, '-|' // croak "fork: $!";
-	if (!$pid)
-	{
-		open STDIN, '<', '/dev/null';
-		open STDERR, '>', '/dev/null';
-		$ENV{CLASSPATH} = $class_path;
-		exec '/usr/share/zookeeper/bin/zkCli.sh', '-server', $self->direct_hosts($self->_up), @command
-		  or POSIX::_exit(127);
-	}
-	my $output = do { local $/; <$out> } // '';
-	close $out;
-	return $output;
-}
-
-=item ZkEnsemble::zkcli_program()
-
-Path of zkcli, compiled if it is missing or older than its source.
-
-=back
-
-=cut
-
-sub zkcli_program
-{
-	my $source = "$test_dir/zkcli.c";
-	my $build = $ENV{ZKLOCK_TEST_BUILD} || "$test_dir/build";
-	my $program = "$build/zkcli";
-
-	return $program if -x $program && -M $program <= -M $source;
-	make_path($build);
-	# Tests run side by side: whoever is last puts a complete program there.
-	my $mine = "$program.$$";
-	system('cc', '-std=gnu11', '-O1', '-g', '-Wall', '-DTHREADED', '-o', $mine, $source,
-		'-lzookeeper_mt') == 0
-	  or croak "cannot compile $source";
-	rename $mine, $program or croak "rename: $!";
-	return $program;
 }
 
 # ---------------------------------------------------------------------
@@ -769,8 +588,8 @@ sub _write_config
 		}
 	}
 	make_path("$dir/data");
-	_write_file("$dir/data/myid", "$node\n");
-	_write_file("$dir/zoo.cfg", join '', map { "$_=$cfg{$_}\n" } sort keys %cfg);
+	write_file("$dir/data/myid", "$node\n");
+	write_file("$dir/zoo.cfg", join '', map { "$_=$cfg{$_}\n" } sort keys %cfg);
 	return;
 }
 
@@ -797,67 +616,7 @@ sub _start_proxy
 		}
 	}
 
-	make_path("$self->{dir}/proxy");
-	my $pid = fork // croak "fork: $!";
-	if ($pid == 0)
-	{
-		eval {
-			setsid();
-			_write_file("$self->{dir}/proxy/pid", "$$\n");
-			open STDIN, '<', '/dev/null' or die;
-			open STDOUT, '>', "$self->{dir}/proxy/log" or die;
-			open STDERR, '>&', \*STDOUT or die;
-			exec $^X, "$test_dir/zkproxy.pl", "$self->{dir}/proxy/control", @routes;
-		};
-		POSIX::_exit(127);
-	}
-	$self->{proxy_pid} = $pid;
-	_poll(sub { -S "$self->{dir}/proxy/control" }, 10)
-	  or croak 'the proxy does not start: ' . (_read_file("$self->{dir}/proxy/log") // '');
-	return;
-}
-
-# The keeper. It is a new program rather than a fork, so that it holds nothing
-# of the test open: a fork would keep the pipes of psql and prove alive.
-sub _start_keeper
-{
-	my ($self) = @_;
-	pipe my $read, my $write or croak "pipe: $!";
-	my $pid = fork // croak "fork: $!";
-	if ($pid == 0)
-	{
-		eval {
-			setsid();
-			open STDIN, '<&', $read or die;
-			open STDOUT, '>', '/dev/null' or die;
-			open STDERR, '>', '/dev/null' or die;
-			exec $^X, '-I', "$test_dir/perl", '-MZkEnsemble', '-e', 'ZkEnsemble::_keep(@ARGV)',
-			  $self->{dir};
-		};
-		POSIX::_exit(127);
-	}
-	close $read;
-	@$self{ 'keeper', 'keeper_pipe' } = ($pid, $write);
-	return;
-}
-
-sub _keep
-{
-	my ($dir) = @_;
-	$SIG{$_} = 'IGNORE' foreach qw(INT TERM HUP QUIT PIPE);
-	my $byte;
-	1 while sysread STDIN, $byte, 1;
-
-	foreach my $file (glob "$dir/*/pid")
-	{
-		my $pid = _read_file($file) // next;
-		chomp $pid;
-		next unless $pid =~ /^\d+$/;
-		kill 'KILL', $pid;
-		# Not our child once the test is gone: look until it is no more.
-		_poll(sub { _process_state($pid) =~ /^Z?$/ }, 10);
-	}
-	remove_tree($dir);
+	$self->{network} = ZkProxy->new("$self->{dir}/proxy", @routes);
 	return;
 }
 
@@ -870,43 +629,6 @@ sub _log_file
 	return "$self->{log_dir}/$script-$self->{name}$node.log";
 }
 
-# T stopped, Z ended and not waited for, '' gone.
-sub _process_state
-{
-	my ($pid) = @_;
-	my $stat = _read_file("/proc/$pid/stat") // return '';
-	return $stat =~ /^.*\) (\w)/s ? $1 : '';
-}
-
-sub _poll
-{
-	my ($condition, $timeout) = @_;
-	my $until = time + $timeout;
-	until ($condition->())
-	{
-		return 0 if time > $until;
-		sleep 0.02;
-	}
-	return 1;
-}
-
-sub _read_file
-{
-	my ($file) = @_;
-	open my $fh, '<', $file or return;
-	local $/;
-	return scalar <$fh>;
-}
-
-sub _write_file
-{
-	my ($file, $content) = @_;
-	open my $fh, '>', $file or croak "$file: $!";
-	print $fh $content;
-	close $fh or croak "$file: $!";
-	return;
-}
-
 END
 {
 	# stop() waits for processes; the test's exit status is not theirs.
@@ -914,43 +636,6 @@ END
 	# a list of our own: stop() changes @live
 	my @mine = grep { $_->{owner} == $$ } @live;
 	$_->stop foreach @mine;
-}
-
-# A foreign client with a node in its hands.
-package ZkEnsemble::Hold;
-
-use strict;
-use warnings;
-use Carp;
-use IPC::Open2;
-
-sub new
-{
-	my ($class, $program, $hosts, $path, $data) = @_;
-	my $pid = open2(my $out, my $in, $program, $hosts, 'hold', $path, $data);
-	my $line = <$out> // '';
-	my $self = bless { pid => $pid, in => $in, out => $out }, $class;
-	@$self{qw(path czxid session password)} = split ' ', $line;
-	croak "zkcli hold $path failed" unless defined $self->{password};
-	return $self;
-}
-
-# Let go; true when the node had been held to the end.
-sub release
-{
-	my ($self) = @_;
-	my $pid = delete $self->{pid} or return;
-	close $self->{in};
-	waitpid $pid, 0;
-	return $? == 0;
-}
-
-sub DESTROY
-{
-	my ($self) = @_;
-	local ($?, $!);
-	$self->release;
-	return;
 }
 
 1;

@@ -24,10 +24,12 @@ use Time::HiRes qw(time sleep);
 
 use PostgreSQL::Test::Cluster;
 use ZkEnsemble;
+use ZkProcess qw(process_state);
 
 our @EXPORT = qw(zk_server wait_for_lease wait_for_full_lease worker_of postmaster_of processes_of move_to poll_until
-  shared_library instrumented begin_load end_load
-  contenders lock_directory ROOT);
+  shared_library instrumented begin_load end_load zk_pair_without_standby
+  contenders lock_directory lose nodes_become nodes_left members
+  sql rows log_since timed_query waits_behind_others process_state ROOT);
 
 use constant ROOT => '/zklock';
 
@@ -58,6 +60,23 @@ END
 	$node->safe_psql('postgres', 'CREATE EXTENSION zklock');
 	wait_for_lease($node);
 	return $node;
+}
+
+# An ensemble of one node behind a proxy, server a, which goes through the proxy, and server b, which
+# does not, so that it can take over what a loses. A commit on a that sets synchronous_commit = on
+# waits for a standby that never comes: this holds it up after its commit record.
+sub zk_pair_without_standby
+{
+	my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
+	my $node_a = zk_server('a', $zk, conf => <<'END');
+zklock.session_timeout = 4s
+wal_level = replica
+max_wal_senders = 4
+synchronous_standby_names = 'standby'
+synchronous_commit = local
+END
+	my $node_b = zk_server('b', $zk, hosts => $zk->direct_hosts(1));
+	return ($zk, $node_a, $node_b);
 }
 
 # Wait until the server can take locks.
@@ -201,6 +220,103 @@ sub contenders
 	return @nodes;
 }
 
+# lose($zk, $lock): delete the node of the lock's holder, so that the holder loses it. With $node, the
+# holder's server, wait until that server has noticed: the lock is lost there, or gone with the
+# connection that held it.
+sub lose
+{
+	my ($zk, $lock, $node) = @_;
+	my ($holder) = sort { substr($a, -10) cmp substr($b, -10) } contenders($zk, $lock);
+	$zk->delete(lock_directory($lock) . "/$holder");
+	return unless $node;
+	poll_until(sub { sql($node, "SELECT count(*) FROM zk_locks WHERE name = '$lock' AND state = 'held'") eq '0' }, 5)
+	  // croak "the loss of $lock is not noticed";
+	return;
+}
+
+# nodes_become($zk, $lock, $n, $timeout): wait until the lock has exactly $n contenders. Returns the
+# seconds that it took, or undef after $timeout seconds.
+sub nodes_become
+{
+	my ($zk, $lock, $n, $timeout) = @_;
+	return poll_until(sub { contenders($zk, $lock) == $n }, $timeout);
+}
+
+# nodes_left($zk, $timeout): how many nodes of exclusive locks there are, of all names. Waits up to
+# $timeout seconds, or not at all, for there to be none.
+sub nodes_left
+{
+	my ($zk, $timeout) = @_;
+	my $n;
+	poll_until(
+		sub {
+			# Many thousand nodes take longer to list than zkcli waits by default.
+			my ($code, $list) = $zk->zkcli([ 'lsr', ROOT ], timeout => 60);
+			croak "lsr: exit code $code" if $code != 0;
+			$n = () = $list =~ /lock-\d{10}$/mg;
+			return $n == 0;
+		},
+		$timeout // 0);
+	return $n;
+}
+
+# members($zk, $server): the member nodes of a server, or of all servers, in one string. A member node
+# is named after the server and its ZooKeeper session, so the string changes when the ZooKeeper
+# session does. It is '' when there is none.
+sub members
+{
+	my ($zk, $server) = @_;
+	my $of = defined $server ? qr/^\Q$server\E-/ : qr/^\w+-/;
+	return join ' ', grep { $_ =~ $of } $zk->ls(ROOT . '/.zklock');
+}
+
+# sql($node, $query, $database): the answer, as safe_psql gives it.
+sub sql
+{
+	my ($node, $query, $database) = @_;
+	return $node->safe_psql($database // 'postgres', $query);
+}
+
+# rows($node, $what): how many rows of table work there are with that what, which most tests
+# write to see what was committed.
+sub rows
+{
+	my ($node, $what) = @_;
+	return sql($node, "SELECT count(*) FROM work WHERE what = '$what'");
+}
+
+# log_since($node, $offset): what the server has logged behind that position, which is taken before
+# with -s $node->logfile.
+sub log_since
+{
+	my ($node, $offset) = @_;
+	return PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset);
+}
+
+# timed_query($node, $query): the answer, with error messages and their codes, and the seconds that
+# psql measured.
+sub timed_query
+{
+	my ($node, $query) = @_;
+	my (undef, $stdout, $stderr) = $node->psql('postgres', "\\set VERBOSITY verbose\n\\timing on\n$query");
+	my ($took) = $stdout =~ /^Time: ([\d.]+) ms/m;
+	$stdout =~ s/^Time: .*\n?//m;
+	return ("$stdout$stderr", ($took // 1e9) / 1000);
+}
+
+# waits_behind_others($observer, $session): does the statement of $session wait for another backend of
+# its server? $observer is a connection to the same server.
+sub waits_behind_others
+{
+	my ($observer, $session) = @_;
+	return defined poll_until(
+		sub {
+			$session->answered
+			  || $observer->query('SELECT cardinality(pg_blocking_pids(' . $session->backend . ')) > 0') eq 't';
+		}, 10)
+	  && !$session->answered;
+}
+
 # A wall clock that the test sets, for a server that is started with this environment
 # (see fakeclock.c).
 package ZkTest::Clock;
@@ -257,10 +373,16 @@ use IPC::Open3;
 use POSIX qw(WNOHANG);
 use Time::HiRes qw(time);
 
+# ZkTest::Session->new($node, %options)
+#
+#	database	default postgres
+#	user		default the superuser
+#	name		application_name (default zktest)
 sub new
 {
 	my ($class, $node, %opt) = @_;
 	local $ENV{PGAPPNAME} = $opt{name} // 'zktest';
+	local $ENV{PGUSER} = $opt{user} if $opt{user};
 	my $pid = open3(my $in, my $out, undef, 'psql', '-XAtqw', '-v', 'VERBOSITY=verbose',
 		'-d', $node->connstr($opt{database} // 'postgres'), '-f', '-');
 	my $self = bless {

@@ -15,19 +15,12 @@ my $zk = ZkEnsemble->new(tick => 500)->start;
 my $node = zk_server('a', $zk);
 my $lock_number = 0;
 
-# Wait for $expected nodes; returns the time it took, undef when it never came.
-sub nodes_become
-{
-	my ($lock, $expected, $timeout) = @_;
-	return poll_until(sub { contenders($zk, $lock) == $expected }, $timeout);
-}
-
 # The directory is empty in time and stays empty: a node that comes back later is one
 # that some retry has made.
 sub is_clean
 {
 	my ($lock, $what) = @_;
-	my $took = nodes_become($lock, 0, LIMIT);
+	my $took = nodes_become($zk, $lock, 0, LIMIT);
 	ok(defined $took, "$what: no node is left")
 	  or diag join "\n", contenders($zk, $lock);
 	diag sprintf '%s took %.2f s', $what, $took if defined $took && $took > LIMIT / 2;
@@ -104,10 +97,10 @@ foreach my $case (@waiters)
 	my $waiter = ZkTest::Session->new($node, name => 'waiter');
 	$waiter->query($set) if $set;
 	$waiter->send("SELECT zk_lock_acquire('$lock')");
-	ok(defined nodes_become($lock, 2, 5), "$what: one node for the waiter");
+	ok(defined nodes_become($zk, $lock, 2, 5), "$what: one node for the waiter");
 	$end->($waiter);
 	like($waiter->wait(5), $error, "$what: the wait ended as it should") if $error;
-	ok(defined nodes_become($lock, 1, LIMIT), "$what: only the holder's node is left")
+	ok(defined nodes_become($zk, $lock, 1, LIMIT), "$what: only the holder's node is left")
 	  or diag join "\n", contenders($zk, $lock);
 
 	$holder->query("SELECT zk_lock_release('$lock')");
@@ -137,26 +130,26 @@ foreach my $i (1 .. 100)
 is($timeouts, 100, 'a waiter times out a hundred times');
 # One request's node may be on its way out while the next one's is made.
 cmp_ok($most, '<=', 3, 'requests leave no trail of nodes');
-ok(defined nodes_become($lock, 1, LIMIT), 'only the holder is left')
+ok(defined nodes_become($zk, $lock, 1, LIMIT), 'only the holder is left')
   or diag join "\n", contenders($zk, $lock);
 
 # A waiter whose connection closes with the rest of a transaction behind it, and the
 # holder's, all at once.
 $waiter->send("SELECT zk_lock_acquire('$lock')");
-ok(defined nodes_become($lock, 2, 5), 'waiting again');
+ok(defined nodes_become($zk, $lock, 2, 5), 'waiting again');
 $holder->quit;
 like($waiter->wait(5), qr/^\d+$/, 'the waiter gets the lock when the holder goes');
 # All this was seen through our own small program: ZooKeeper's shell has the last word.
 {
 	my $second = ZkTest::Session->new($node, name => 'second');
 	$second->send("SELECT zk_lock_acquire('$lock')");
-	ok(defined nodes_become($lock, 2, 5), 'a holder and a waiter');
+	ok(defined nodes_become($zk, $lock, 2, 5), 'a holder and a waiter');
 	my $node_name = qr/_c_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-lock-\d{10}/;
 	like($zk->zkcli_sh('ls', lock_directory($lock)), qr/^\[$node_name, $node_name\]$/m, 'zkCli.sh ls: two nodes and nothing else');
 	$second->kill_client;
 	$node->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $second->backend . ')');
 	$waiter->quit;
-	ok(defined nodes_become($lock, 0, LIMIT), 'both gone');
+	ok(defined nodes_become($zk, $lock, 0, LIMIT), 'both gone');
 	like($zk->zkcli_sh('ls', lock_directory($lock)), qr/^\[\]$/m, 'zkCli.sh ls: nothing');
 }
 is_clean($lock, 'everybody gone');

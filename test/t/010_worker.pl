@@ -20,14 +20,6 @@ sub worker_pid
 		q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'zklock worker'});
 }
 
-# The member node is named after the ZooKeeper session.
-sub zookeeper_session
-{
-	my ($server) = @_;
-	my @members = grep { /^\Q$server\E-/ } $zk->ls(ROOT . '/.zklock');
-	return $members[0] // '';
-}
-
 sub wait_for_another_worker
 {
 	my ($old) = @_;
@@ -54,7 +46,7 @@ is(scalar(() = glob "/proc/$postmaster/task/*"), 1, 'the postmaster has one thre
 
 # Terminated: the next one goes on with the same ZooKeeper session and the same nodes.
 {
-	my $session = zookeeper_session('a');
+	my $session = members($zk, 'a');
 	my $holder = ZkTest::Session->new($node);
 	my $idle = ZkTest::Session->new($node);
 	my $waiter = ZkTest::Session->new($other);
@@ -70,7 +62,7 @@ is(scalar(() = glob "/proc/$postmaster/task/*"), 1, 'the postmaster has one thre
 	cmp_ok($took, '<', 3, 'within three seconds');
 	# a request made meanwhile waits for the new worker
 	is($idle->query(q{SELECT zk_lock_acquire('meanwhile') IS NOT NULL}), 't', 'a lock asked for meanwhile is granted');
-	is(zookeeper_session('a'), $session, 'on the same ZooKeeper session');
+	is(members($zk, 'a'), $session, 'on the same ZooKeeper session');
 	is_deeply([ sort(contenders($zk, 'job'), contenders($zk, 'idle')) ], \@nodes, 'with the same nodes');
 	ok(!$waiter->answered, 'nobody else was granted');
 	$zk->delete(lock_directory('deleted') . '/' . (contenders($zk, 'deleted'))[0]);
@@ -104,7 +96,7 @@ is(scalar(() = glob "/proc/$postmaster/task/*"), 1, 'the postmaster has one thre
 # once, not after the ZooKeeper session's timeout.
 foreach my $victim ('worker', 'backend')
 {
-	my $session = zookeeper_session('a');
+	my $session = members($zk, 'a');
 	my $holder = ZkTest::Session->new($node);
 	my $waiter = ZkTest::Session->new($other);
 	$holder->query(q{SELECT zk_lock_acquire('crash')});
@@ -118,7 +110,7 @@ foreach my $victim ('worker', 'backend')
 	like($waiter->wait, qr/^\d+$/, "$victim killed: the waiter is granted");
 	$node->poll_query_until('postgres', 'SELECT true') or die 'not back';
 	wait_for_lease($node);
-	isnt(zookeeper_session('a'), $session, "$victim killed: another ZooKeeper session");
+	isnt(members($zk, 'a'), $session, "$victim killed: another ZooKeeper session");
 	is(scalar(() = grep { /^a-/ } $zk->ls(ROOT . '/.zklock')), 1, "$victim killed: one member node");
 	$_->kill_client foreach $holder, $waiter;
 	poll_until(sub { contenders($zk, 'crash') == 0 }, 5) // die;
@@ -135,7 +127,7 @@ foreach my $mode ('fast', 'smart')
 	$node->stop($mode);
 	cmp_ok(time - $start, '<', 3, "$mode stop: takes no longer than it should");
 	is(scalar contenders($zk, 'stop'), 0, "$mode stop: no node is left");
-	is(zookeeper_session('a'), '', "$mode stop: the ZooKeeper session is closed");
+	is(members($zk, 'a'), '', "$mode stop: the ZooKeeper session is closed");
 	$node->start;
 	wait_for_lease($node);
 }
@@ -172,7 +164,7 @@ foreach my $mode ('fast', 'smart')
 
 # Other servers: a reload of hosts changes the connection and not the ZooKeeper session.
 {
-	my $session = zookeeper_session('a');
+	my $session = members($zk, 'a');
 	my $holder = ZkTest::Session->new($node);
 	my $token = $holder->query(q{BEGIN; INSERT INTO work VALUES ('reload'); SELECT zk_xact_lock_acquire('reload')});
 	$worker = worker_pid();
@@ -182,7 +174,7 @@ foreach my $mode ('fast', 'smart')
 	wait_for_another_worker($worker);
 	is($holder->query(q{SELECT zk_fencing_token('reload')}), $token, 'hosts reloaded: still held');
 	unlike($holder->query('COMMIT'), qr/ERROR/, 'hosts reloaded: commits');
-	is(zookeeper_session('a'), $session, 'hosts reloaded: the same ZooKeeper session');
+	is(members($zk, 'a'), $session, 'hosts reloaded: the same ZooKeeper session');
 	$holder->quit;
 }
 

@@ -9,15 +9,7 @@ use Time::HiRes qw(time);
 use PostgreSQL::Test::Utils;
 use ZkTest;
 
-my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
-my $node_a = zk_server('a', $zk, conf => <<'END');
-zklock.session_timeout = 4s
-wal_level = replica
-max_wal_senders = 4
-synchronous_standby_names = 'standby'
-synchronous_commit = local
-END
-my $node_b = zk_server('b', $zk, hosts => $zk->direct_hosts(1));
+my ($zk, $node_a, $node_b) = zk_pair_without_standby();
 $node_a->safe_psql('postgres', <<'END');
 CREATE TABLE work (what text);
 CREATE TABLE unrelated (x int);

@@ -11,35 +11,25 @@ use ZkTest;
 my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
 my $node = zk_server('a', $zk, conf => "zklock.session_timeout = 6s\nmax_prepared_transactions = 10");
 
-sub sql { my ($query, $database) = @_; return $node->safe_psql($database // 'postgres', $query); }
-
-sub lose
-{
-	my ($lock) = @_;
-	my ($contender) = contenders($zk, $lock);
-	$zk->delete(lock_directory($lock) . "/$contender");
-	return;
-}
-
-sql('CREATE TABLE ledger (entry text)');
+sql($node, 'CREATE TABLE ledger (entry text)');
 my $holder = ZkTest::Session->new($node);
 foreach my $gid (qw(c1 r1 c2 r2 c3))
 {
 	$holder->query("BEGIN; INSERT INTO ledger VALUES ('$gid'); PREPARE TRANSACTION '$gid'");
 }
-sub prepared { return sql(q{SELECT string_agg(gid, ' ' ORDER BY gid) FROM pg_prepared_xacts}); }
+sub prepared { return sql($node, q{SELECT string_agg(gid, ' ' ORDER BY gid) FROM pg_prepared_xacts}); }
 
 # Under a lock that is held
 $holder->query(q{SELECT zk_lock_acquire('held')});
 unlike($holder->query(q{COMMIT PREPARED 'c1'}), qr/ERROR/, 'held: COMMIT PREPARED');
 unlike($holder->query(q{ROLLBACK PREPARED 'r1'}), qr/ERROR/, 'held: ROLLBACK PREPARED');
-is(sql('SELECT string_agg(entry, $$ $$) FROM ledger'), 'c1', 'held: both are done');
+is(sql($node, 'SELECT string_agg(entry, $$ $$) FROM ledger'), 'c1', 'held: both are done');
 
 # Refused by PostgreSQL, it leaves no mark of a commit: the lock can be taken away.
 $holder->query(q{BEGIN});
 like($holder->query(q{COMMIT PREPARED 'c2'}), qr/ERROR:  25001/, 'COMMIT PREPARED in a transaction block');
-lose('held');
-ok(defined poll_until(sub { sql(q{SELECT state FROM zk_locks WHERE name = 'held'}) eq 'lost' }, 5), 'the loss is seen');
+lose($zk, 'held');
+ok(defined poll_until(sub { sql($node, q{SELECT state FROM zk_locks WHERE name = 'held'}) eq 'lost' }, 5), 'the loss is seen');
 $holder->query('ROLLBACK');
 like($holder->query(q{COMMIT PREPARED 'c2'}), qr/ERROR:  ZK001/, 'lost: COMMIT PREPARED');
 like($holder->query(q{ROLLBACK PREPARED 'r2'}), qr/ERROR:  ZK001/, 'lost: ROLLBACK PREPARED');
@@ -49,7 +39,7 @@ $holder->query(q{SELECT zk_lock_release('held')});
 # A lapse, too
 $holder->query(q{SELECT zk_lock_acquire('lapsed')});
 $zk->proxy(1, 'freeze');
-poll_until(sub { sql(q{SELECT lease_left = '0' FROM zk_session}) eq 't' }, 20) // die 'no lapse';
+poll_until(sub { sql($node, q{SELECT lease_left = '0' FROM zk_session}) eq 't' }, 20) // die 'no lapse';
 like($holder->query(q{COMMIT PREPARED 'c3'}), qr/ERROR:  ZK001/, 'lapsed: COMMIT PREPARED');
 is(prepared(), 'c2 c3 r2', 'lapsed: it is as it was');
 $zk->proxy(1, 'pass');
@@ -61,10 +51,10 @@ $holder->query("ROLLBACK PREPARED '$_'") foreach qw(r2 c3);
 # Little of the lease is left, though more than nothing: enough to begin, not to end.
 my $place = PostgreSQL::Test::Utils::tempdir('space');
 my $place2 = PostgreSQL::Test::Utils::tempdir('space');
-sql("CREATE TABLESPACE space LOCATION '$place'");
-sql('CREATE DATABASE victim');
-sql('CREATE DATABASE mover');
-sql('CREATE TABLE precious AS SELECT 1 AS x', 'victim');
+sql($node, "CREATE TABLESPACE space LOCATION '$place'");
+sql($node, 'CREATE DATABASE victim');
+sql($node, 'CREATE DATABASE mover');
+sql($node, 'CREATE TABLE precious AS SELECT 1 AS x', 'victim');
 
 sub databases_on_disk
 {
@@ -92,11 +82,11 @@ sub near_the_end
 
 my $before = databases_on_disk();
 near_the_end('DROP TABLESPACE space');
-is(sql('CREATE TABLE in_space (x int) TABLESPACE space; INSERT INTO in_space VALUES (1); SELECT count(*) FROM in_space'), 1, 'the tablespace is whole');
+is(sql($node, 'CREATE TABLE in_space (x int) TABLESPACE space; INSERT INTO in_space VALUES (1); SELECT count(*) FROM in_space'), 1, 'the tablespace is whole');
 near_the_end('CREATE DATABASE fresh');
 is(databases_on_disk(), $before, 'no database is left on disk');
 near_the_end('DROP DATABASE victim');
-is(sql('SELECT count(*) FROM precious', 'victim'), 1, 'the database is whole');
+is(sql($node, 'SELECT count(*) FROM precious', 'victim'), 1, 'the database is whole');
 near_the_end("CREATE TABLESPACE space2 LOCATION '$place2'");
 is(() = glob("$place2/*"), 0, 'nothing was made');
 near_the_end('ALTER DATABASE mover SET TABLESPACE space');

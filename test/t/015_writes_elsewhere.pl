@@ -43,7 +43,7 @@ sub lost_holder
 	my $holder = ZkTest::Session->new($node_a);
 	$holder->query(qq{SET zklock.idle_loss = 'doom'; SELECT zk_lock_acquire('$lock')});
 	unlike(write_in($holder, $statements), qr/ERROR/, "$lock: wrote");
-	lose($lock);
+	lose($zk, $lock, $node_a);
 	return $holder;
 }
 
@@ -55,16 +55,6 @@ sub write_in
 	$session->send($statements);
 	$session->feed("row\n\\.\n") if $statements =~ /FROM STDIN/;
 	return $session->wait(10) // die "no answer to $statements";
-}
-
-sub lose
-{
-	my ($lock) = @_;
-	my ($contender) = contenders($zk, $lock);
-	$zk->delete(lock_directory($lock) . "/$contender");
-	# lost, or gone with its connection
-	poll_until(sub { $node_a->safe_psql('postgres', "SELECT count(*) FROM zk_locks WHERE name = '$lock' AND state = 'held'") eq '0' }, 5) // die 'not lost';
-	return;
 }
 
 # Known before COMMIT: the other server commits nothing, whenever postgres_fdw came into
@@ -95,7 +85,7 @@ foreach my $what (sort keys %writes)
 	$holder->query(q{SELECT zk_lock_acquire('autocommit')});
 	$holder->send(q{INSERT INTO ledger VALUES ('stale')});
 	poll_until(sub { $node_b->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE NOT granted}) }, 10) // die 'does not wait';
-	lose('autocommit');
+	lose($zk, 'autocommit', $node_a);
 	like($holder->wait(10) // '', qr/ERROR:  ZK001/, 'autocommit: the statement fails');
 	$blocker->quit;
 	$holder->quit;
@@ -111,7 +101,7 @@ foreach my $what (sort keys %writes)
 	$holder->send('COMMIT');
 	poll_until(sub { $node_b->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'postgres_fdw' AND query LIKE 'COMMIT%' AND state = 'active'}) }, 10)
 	  // die 'no commit over there';
-	lose('meanwhile');
+	lose($zk, 'meanwhile', $node_a);
 	$shut->quit;
 	like($holder->wait(10) // '', qr/ERROR:  ZK001: .*DETAIL: .*Foreign servers may have committed their part/s, 'meanwhile: COMMIT fails and says what may be');
 	is($node_b->safe_psql('postgres', 'SELECT count(*) FROM slow'), 1, 'meanwhile: so it is');
@@ -164,7 +154,7 @@ foreach my $what ('foreign table', 'NOTIFY', 'dblink')
 {
 	my $holder = ZkTest::Session->new($node_a);
 	$holder->query(qq{SELECT zk_lock_acquire('idle/$what'); BEGIN; $kept{$what}});
-	lose("idle/$what");
+	lose($zk, "idle/$what", $node_a);
 	ok(defined poll_until(sub { !kill 0, $holder->backend }, 5), "idle after $what: the connection is ended");
 	$holder->kill_client;
 }

@@ -55,14 +55,6 @@ foreach my $trigger ('swallow_once', 'swallow_always', 'swallow_itself')
 my $shut = ZkTest::Session->new($node);
 my $gate_pid = $shut->backend;
 
-sub lose
-{
-	my ($lock) = @_;
-	my ($contender) = contenders($zk, $lock);
-	$zk->delete(lock_directory($lock) . "/$contender");
-	return;
-}
-
 sub busy { my ($session) = @_; return $node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND pid = " . $session->backend); }
 
 # Deferred triggers: COMMIT, with the setting under which nothing but a loop ends a connection
@@ -76,7 +68,7 @@ foreach my $idle ('doom', 'terminate')
 		$holder->query("BEGIN; INSERT INTO work VALUES ('$what'); INSERT INTO t_$trigger VALUES ($gate_pid)");
 		$holder->send('COMMIT');
 		poll_until(sub { busy($holder) }, 10) // die "$what: does not wait";
-		lose($what);
+		lose($zk, $what);
 		my $took = poll_until(sub { $holder->answered || !kill 0, $holder->backend }, 10);
 		ok(defined $took, "$what: COMMIT ends");
 		# who swallows for ever is ended with his connection, unless a cancel finds him between
@@ -95,7 +87,7 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM work'), 0, 'nothing was co
 	$holder->query(q{SELECT zk_lock_acquire('autocommit')});
 	$holder->send("INSERT INTO t_swallow_itself VALUES ($gate_pid)");
 	poll_until(sub { busy($holder) }, 10) // die 'does not wait';
-	lose('autocommit');
+	lose($zk, 'autocommit');
 	like($holder->wait(10) // '', qr/ERROR:  ZK001: /, 'autocommit, deferred trigger: ZK001');
 	$holder->kill_client;
 }
@@ -108,7 +100,7 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM work'), 0, 'nothing was co
 	$holder->query(q{BEGIN; INSERT INTO work VALUES ('planner')});
 	$holder->send("SELECT 1 WHERE swallow($gate_pid) = 'done'");
 	poll_until(sub { busy($holder) }, 10) // die 'does not wait';
-	lose('planner');
+	lose($zk, 'planner');
 	like($holder->wait(10) // '', qr/ERROR:  ZK001: /, 'in the planner: ZK001');
 	$holder->kill_client;
 }
@@ -119,7 +111,7 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM work'), 0, 'nothing was co
 	$holder->query(q{SELECT zk_lock_acquire('plain')});
 	$holder->send("SELECT swallow($gate_pid)");
 	poll_until(sub { busy($holder) }, 10) // die 'does not wait';
-	lose('plain');
+	lose($zk, 'plain');
 	like($holder->wait(10) // '', qr/ERROR:  ZK001: /, 'WHEN OTHERS in a function: ZK001');
 	$holder->kill_client;
 }
@@ -148,7 +140,7 @@ END
 		$holder->query("SELECT zk_lock_acquire('$function')");
 		$holder->send("SELECT $function($gate_pid)");
 		poll_until(sub { busy($holder) }, 10) // die "$function: does not wait";
-		lose($function);
+		lose($zk, $function);
 		like($holder->wait(10) // '', qr/ERROR:  ZK001: lock "$function" is lost/, "$function: ZK001");
 		$holder->kill_client;
 	}
@@ -163,7 +155,7 @@ END
 	my $waiting = sub { $node->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = $_[0] AND NOT granted") };
 	poll_until(sub { $waiting->(1) }, 10) // die 'does not wait';
 	kill 'STOP', $holder->backend;
-	lose('committed by perl');
+	lose($zk, 'committed by perl');
 	poll_until(sub { $node->safe_psql('postgres', q{SELECT state FROM zk_locks WHERE name = 'committed by perl'}) eq 'lost' }, 5) // die 'not lost';
 	$first->query('SELECT pg_advisory_unlock(1)');
 	kill 'CONT', $holder->backend;

@@ -31,15 +31,6 @@ CREATE FOREIGN TABLE parted_far PARTITION OF parted DEFAULT SERVER b OPTIONS (ta
 CREATE PROCEDURE writes_far() LANGUAGE plpgsql AS \$\$ BEGIN INSERT INTO ledger VALUES ('far'); COMMIT; END \$\$;
 END
 
-sub lose
-{
-	my ($lock) = @_;
-	my ($contender) = contenders($zk, $lock);
-	$zk->delete(lock_directory($lock) . "/$contender");
-	poll_until(sub { $node_a->safe_psql('postgres', "SELECT count(*) FROM zk_locks WHERE name = '$lock' AND state = 'held'") eq '0' }, 5) // die 'not lost';
-	return;
-}
-
 sub far { return $node_b->safe_psql('postgres', 'SELECT count(*) FROM ledger'); }
 sub is_gone { my ($session) = @_; return !kill 0, $session->backend; }
 
@@ -67,7 +58,7 @@ sub end_stopped
 	waits($holder, q{query ~ 'repeat'});
 	kill 'STOP', $holder->{pid};
 	waits($holder, q{wait_event = 'ClientWrite'});
-	lose('sending');
+	lose($zk, 'sending', $node_a);
 	ok(defined poll_until(sub { is_gone($holder) }, 5), 'sending rows: the connection is ended');
 	end_stopped($holder);
 }
@@ -105,7 +96,7 @@ foreach my $idle ('terminate', 'doom')
 		$holder->query('BEGIN; INSERT INTO u VALUES (1)') if $how eq 'COMMIT';
 		$holder->send($how eq 'COMMIT' ? 'COMMIT' : 'INSERT INTO u VALUES (1)');
 		waits($holder, q{wait_event_type = 'Lock'});
-		lose($lock);
+		lose($zk, $lock, $node_a);
 		ok(defined poll_until(sub { $holder->answered || is_gone($holder) }, 3), "$lock: ends at once");
 		like($holder->wait(2) // '', qr/ERROR:  ZK001: lock "$lock" is lost/, "$lock: with ZK001");
 		$other->query('ROLLBACK');
@@ -125,7 +116,7 @@ foreach my $track ('on', 'off')
 		my $other = ZkTest::Session->new($node_b);
 		$wire->query($_) foreach "SET track_activities = $track", 'SET zklock.idle_loss = doom', "SELECT zk_lock_acquire('$lock')", 'BEGIN';
 		$wire->call($lo_creat, 131072);
-		lose($lock);
+		lose($zk, $lock, $node_a);
 		$other->query("SELECT zk_lock_acquire('$lock'), zk_lock_release('$lock')");
 		$wire->query("SELECT $way('$lock')");
 		$wire->query('COMMIT');
@@ -144,7 +135,7 @@ foreach my $track ('on', 'off')
 		$wire->query(q{SELECT zk_lock_acquire('driver')});
 		$wire->put('P', "s$type\0SELECT zk_lock_release(\$1)\0" . pack('n', 1) . pack('N', $type));
 		$wire->sync;
-		lose('driver');
+		lose($zk, 'driver', $node_a);
 		is($wire->prepared("s$type", 'driver')->{rows}[0], 'f', "parameter of type $type: a lost lock can be given back");
 	}
 	$wire->close;
@@ -172,7 +163,7 @@ foreach my $track ('on', 'off')
 	$holder->wait(15) // die 'no answer';
 	$locker->query('ROLLBACK');
 	$holder->query(q{BEGIN; INSERT INTO work VALUES ('balance')});
-	lose('balance');
+	lose($zk, 'balance', $node_a);
 	ok(defined poll_until(sub { is_gone($holder) }, 4), 'after an error in between: an idle writer is still ended');
 	$_->kill_client foreach $holder, $locker;
 }
@@ -181,7 +172,7 @@ foreach my $track ('on', 'off')
 {
 	my $holder = ZkTest::Session->new($node_a);
 	$holder->query(q{SELECT zk_lock_acquire('table'); BEGIN; LOCK TABLE work IN EXCLUSIVE MODE});
-	lose('table');
+	lose($zk, 'table', $node_a);
 	ok(defined poll_until(sub { is_gone($holder) }, 4), 'LOCK TABLE, idle: the connection is ended');
 	$holder->kill_client;
 }
@@ -190,7 +181,7 @@ foreach my $track ('on', 'off')
 {
 	my $holder = ZkTest::Session->new($node_a);
 	$holder->query(q{SELECT zk_lock_acquire('leaving'); CREATE TEMP TABLE left_behind (x int)});
-	lose('leaving');
+	lose($zk, 'leaving', $node_a);
 	$holder->quit;
 	ok(defined poll_until(sub { $node_a->safe_psql('postgres', q{SELECT count(*) FROM pg_class WHERE relname = 'left_behind'}) eq '0' }, 5),
 		'leaving: no temporary table is left');

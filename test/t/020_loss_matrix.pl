@@ -24,15 +24,6 @@ sub fault
 	return run_fault(fault => $fault, zk => $zk, servers => $servers, %f);
 }
 
-# Our contender, which is the first, and another's behind it.
-sub delete_node_of
-{
-	my ($lock) = @_;
-	my ($first) = sort { substr($a, -10) cmp substr($b, -10) } contenders($zk, $lock);
-	$zk->delete(lock_directory($lock) . "/$first");
-	return;
-}
-
 fault('black hole', 'loss',
 	cause => sub { $zk->proxy(1, 'freeze') },
 	cure => sub { $zk->proxy(1, 'pass') });
@@ -90,7 +81,7 @@ fault('worker killed', 'crash', cause => sub { kill 'KILL', worker_of($node_a) }
 fault('node deleted', 'event',
 	cause => sub {
 		my ($s) = @_;
-		delete_node_of($_->{lock}) foreach values %{ $s->{run} };
+		lose($zk, $_->{lock}) foreach values %{ $s->{run} };
 	});
 
 fault('ZooKeeper session closed by another client', 'event',

@@ -17,14 +17,6 @@ my $log = $node->logfile;
 
 $node->safe_psql('postgres', 'CREATE TABLE work (what text)');
 
-sub rows
-{
-	my ($what) = @_;
-	return $node->safe_psql('postgres', "SELECT count(*) FROM work WHERE what = '$what'");
-}
-
-sub member { return join ',', grep { /^a-/ } $zk->ls(ROOT . '/.zklock') }
-
 # Wait for a line in the log from $offset on.
 sub logged
 {
@@ -33,7 +25,7 @@ sub logged
 		sub { PostgreSQL::Test::Utils::slurp_file($log, $offset) =~ $pattern }, $timeout // 15);
 }
 
-my $first_session = member();
+my $first_session = members($zk, 'a');
 
 # One lapse, seen from all sides.
 {
@@ -64,7 +56,7 @@ my $first_session = member();
 	$zk->proxy(1, 'pass');
 	is($idle->wait(10), $token, 'acquired again: waits until it is certain, same token');
 	ok(logged(qr/lease is current again, 4 held locks/, $offset), 'the recovery is in the log');
-	is(member(), $first_session, 'the ZooKeeper session is the same');
+	is(members($zk, 'a'), $first_session, 'the ZooKeeper session is the same');
 
 	is($idle->query(q{INSERT INTO work VALUES ('idle'); SELECT zk_fencing_token('idle')}), $token,
 		'recovered: the idle backend goes on with its lock');
@@ -73,8 +65,8 @@ my $first_session = member();
 	like($stopped->query('SELECT 1; COMMIT'), qr/ZK001|57P01/, 'recovered: not even one that was stopped all the time');
 	like($reader->query('SELECT count(*) FROM work; COMMIT'), qr/ZK001/, 'recovered: nor one that only read');
 	is($reader->query(q{SELECT zk_lock_is_held('reader')}), 't', 'but its lock is held on');
-	is(rows($_), 0, "no row: $_") foreach qw(doomed stopped lapsed);
-	is(rows('idle'), 1, 'the row written after the recovery is there');
+	is(rows($node, $_), 0, "no row: $_") foreach qw(doomed stopped lapsed);
+	is(rows($node, 'idle'), 1, 'the row written after the recovery is there');
 	$_->quit foreach $idle, $doomed, $stopped, $reader;
 }
 
@@ -94,28 +86,27 @@ my $first_session = member();
 	}
 	unlike($holder->wait(10), qr/ERROR/, 'two short outages: the statement is not cancelled');
 	unlike($holder->query('COMMIT'), qr/ERROR/, 'two short outages: it commits');
-	is(rows('twice'), 1, 'two short outages: the row is there');
+	is(rows($node, 'twice'), 1, 'two short outages: the row is there');
 	unlike(PostgreSQL::Test::Utils::slurp_file($log, $offset), qr/lease lapsed/, 'two short outages: no lapse');
 	$holder->quit;
 }
 
 # Lost and not acknowledged.
 my $lock_number = 0;
-sub lose
+sub acquire_and_lose
 {
 	my ($session) = @_;
 	my $lock = 'lost ' . ++$lock_number;
 	my $offset = -s $log;
 	$session->query("SELECT zk_lock_acquire('$lock')");
-	my ($contender) = contenders($zk, $lock);
-	$zk->delete(lock_directory($lock) . "/$contender");
+	lose($zk, $lock);
 	ok(logged(qr/lock "$lock" of process \d+ is lost.*Its node was deleted/s, $offset, 2), "$lock: the loss is in the log");
 	return $lock;
 }
 
 {
 	my $session = ZkTest::Session->new($node);
-	my $lock = lose($session);
+	my $lock = acquire_and_lose($session);
 	like($session->query($_), qr/ZK001: lock "$lock" is lost.*Its node in ZooKeeper was deleted/s, "not acknowledged: fails: $_")
 	  foreach 'SELECT 1', 'INSERT INTO work VALUES (1)', 'CREATE TABLE never (a int)', 'VALUES (1)',
 	  "SELECT zk_lock_is_held('$lock') FROM generate_series(1, 2)", "SELECT zk_lock_is_held('$lock'), pg_backend_pid()",
@@ -127,12 +118,12 @@ sub lose
 	like($session->query("SELECT zk_lock_release('$lock')"), qr/WARNING:  ZK001: .*had been lost.*\nf$/s, 'release: WARNING, false');
 	is($session->query('SELECT 1'), 1, 'released: acknowledged');
 
-	$lock = lose($session);
+	$lock = acquire_and_lose($session);
 	like($session->query("SELECT zk_lock_acquire('$lock') > 0"), qr/ZK001/, 'an expression over it is not a direct call');
 	like($session->query("SELECT zk_lock_acquire('$lock')"), qr/^\d+$/, 'acquired again: acknowledged');
 	is($session->query('SELECT 1'), 1, 'and goes on');
 	# to try to is not enough
-	$lock = lose($session);
+	$lock = acquire_and_lose($session);
 	my $other = ZkTest::Session->new($node);
 	$other->query("SELECT zk_lock_acquire('$lock')");
 	is($session->query("SELECT zk_lock_try_acquire('$lock')"), '', 'tried again, and taken');
@@ -145,18 +136,18 @@ sub lose
 	is($session->query('SELECT 1'), 1, 'that acknowledges it');
 	$session->query("SELECT zk_lock_release('$lock')");
 
-	lose($session);
+	acquire_and_lose($session);
 	is($session->query('SELECT zk_lock_release_all()'), 2, 'release_all: counts both');
 	is($session->query('SELECT 1'), 1, 'release_all: acknowledged');
-	lose($session);
+	acquire_and_lose($session);
 	is($session->query('DISCARD ALL; SELECT 1'), 1, 'DISCARD ALL: acknowledged');
 
 	# what was released or acquired again does not save the transaction that relied on it
 	$session->query(q{SET zklock.idle_loss = 'doom'; BEGIN; INSERT INTO work VALUES ('relied')});
-	$lock = lose($session);
+	$lock = acquire_and_lose($session);
 	$session->query("SELECT zk_lock_release('$lock')");
 	like($session->query('COMMIT; SELECT 1'), qr/ZK001|rolled back|^1$/s, 'released in the doomed transaction');
-	is(rows('relied'), 0, 'which does not commit');
+	is(rows($node, 'relied'), 0, 'which does not commit');
 	$session->quit;
 }
 
@@ -195,7 +186,7 @@ foreach my $statement ('ROLLBACK', q{SELECT zk_lock_release('backend')})
 # "Seen 0 ms ago" would be told by whoever looks late.
 {
 	my $session = ZkTest::Session->new($node);
-	lose($session);
+	acquire_and_lose($session);
 	sleep 1.2;
 	like($session->query('SELECT 1'), qr/was deleted, as was seen 1[2-9]\d\d ms ago/, 'the detail says when it was lost, and not when somebody looked');
 	$session->query('SELECT zk_lock_release_all()');

@@ -31,8 +31,7 @@ my %strikes = (
 	'lapse' => sub { $zk->proxy(1, 'freeze') },
 	'node deleted' => sub {
 		my ($lock) = @_;
-		my ($contender) = contenders($zk, $lock);
-		$zk->delete(lock_directory($lock) . "/$contender");
+		lose($zk, $lock);
 	},
 	# by zk_lock_break: the worker itself publishes the loss and then deletes the node
 	'taken away' => sub {

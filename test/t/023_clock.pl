@@ -63,12 +63,6 @@ sub begin_holding
 	return \%run;
 }
 
-sub rows
-{
-	my ($what) = @_;
-	return $node_a->safe_psql('postgres', "SELECT count(*) FROM work WHERE what = '$what'");
-}
-
 # Set while the transactions run: they do not notice.
 {
 	my $offset = -s $node_a->logfile;
@@ -84,7 +78,7 @@ sub rows
 	$blocker->query('SELECT pg_advisory_unlock(1)');
 	unlike($run->{active}->wait(10), qr/ERROR/, 'the statement ends by itself');
 	unlike($run->{$_}->query('COMMIT'), qr/ERROR/, "$_: COMMIT") foreach qw(active idle);
-	is(rows('steps'), 2, 'both rows are there');
+	is(rows($node_a, 'steps'), 2, 'both rows are there');
 	unlike(PostgreSQL::Test::Utils::slurp_file($node_a->logfile, $offset), qr/lease lapsed|is lost/, 'no lapse, no loss');
 	$run->{$_}->quit foreach qw(active idle);
 	$blocker->query('SELECT pg_advisory_lock(1)');
@@ -125,7 +119,7 @@ foreach my $step (1, -1)
 	like($run->{active}->wait(0) // '', qr/ERROR:  ZK001: /, "$what: the statement fails with ZK001");
 	$zk->proxy(1, 'pass');
 	$_->kill_client foreach $run->{active}, $run->{idle}, values %waiter;
-	is(rows($what), 0, "$what: no row is there");
+	is(rows($node_a, $what), 0, "$what: no row is there");
 	$clock->set(0);
 	wait_for_lease($node_a);
 }

@@ -16,12 +16,6 @@ my %oid = map { ($_ => $node->safe_psql('postgres', "SELECT '$_'::regprocedure::
   'int4pl(int,int)', 'zk_lock_is_held(text)', 'lo_creat(int)';
 my $number = 0;
 
-sub rows
-{
-	my ($what) = @_;
-	return $node->safe_psql('postgres', "SELECT count(*) FROM work WHERE what = '$what'");
-}
-
 sub is_lost
 {
 	my ($answer, $what) = @_;
@@ -62,18 +56,6 @@ sub acquire
 	return $lock;
 }
 
-sub lose
-{
-	my ($lock) = @_;
-	my $offset = -s $node->logfile;
-	my ($contender) = contenders($zk, $lock);
-	$zk->delete(lock_directory($lock) . "/$contender");
-	poll_until(
-		sub { PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset) =~ /lock "$lock" of process \d+ is lost/ }, 5)
-	  // die 'the loss is not noticed';
-	return;
-}
-
 # Lost while idle, a backend-level lock.
 {
 	my $wire = connection();
@@ -82,7 +64,7 @@ sub lose
 	my $lock = acquire($wire, 'zk_lock_acquire');
 	is($wire->call($oid{'int4pl(int,int)'}, 2, 3)->{rows}[0], 5, 'held: the fast path works');
 	is_fine($wire->prepared('fetch'), 'held: so does the cursor');
-	lose($lock);
+	lose($zk, $lock, $node);
 
 	is_lost($wire->prepared('select'), 'lost: a prepared statement');
 	is_lost($wire->prepared('insert', 'lost'), 'lost: a prepared write');
@@ -110,7 +92,7 @@ sub lose
 	is_fine($wire->prepared('select'), 'acknowledged: prepared statements work again');
 	is($wire->call($oid{'int4pl(int,int)'}, 2, 3)->{rows}[0], 5, 'acknowledged: so does the fast path');
 	is($wire->prepared('fetch')->{rows}[0], 2, 'acknowledged: and the cursor');
-	is(rows('lost'), 0, 'no row was written');
+	is(rows($node, 'lost'), 0, 'no row was written');
 	$wire->close;
 }
 
@@ -125,12 +107,12 @@ sub lose
 	$wire->execute('half', 10);
 	my $answer = is_fine($wire->sync, 'a portal');
 	is($answer->{suspended} . @{ $answer->{rows} }, '110', 'of which ten rows are fetched');
-	lose($lock);
+	lose($zk, $lock, $node);
 	$wire->execute('half', 10);
 	is_lost($wire->sync, 'lost: the next ten are not');
 	$answer = $wire->prepared('commit');
 	is($answer->{status}, 'I', 'COMMIT ends the transaction');
-	is(rows('portal'), 0, 'and there is no row');
+	is(rows($node, 'portal'), 0, 'and there is no row');
 	$wire->close;
 }
 
@@ -174,7 +156,7 @@ sub lose
 	$zk->proxy(1, 'pass');
 	is($explicit->prepared('commit')->{status}, 'I', 'COMMIT ends the transaction');
 	is($fast->prepared('commit')->{status}, 'I', 'COMMIT ends the transaction');
-	is(rows('lapsed'), 0, 'no row is there');
+	is(rows($node, 'lapsed'), 0, 'no row is there');
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM pg_largeobject_metadata'), 0, 'nor a large object');
 	$_->close foreach $explicit, $implicit, $fast, $stalled;
 }

@@ -13,12 +13,6 @@ my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
 my $node = zk_server('a', $zk, conf => 'zklock.session_timeout = 4s');
 $node->safe_psql('postgres', 'CREATE TABLE work (what text)');
 
-sub rows
-{
-	my ($what) = @_;
-	return $node->safe_psql('postgres', "SELECT count(*) FROM work WHERE what = '$what'");
-}
-
 # Wait until the statement runs: a cancel that falls into its planning is PostgreSQL's own.
 my $watcher = ZkTest::Session->new($node);
 sub wait_for_run
@@ -63,17 +57,9 @@ sub wait_for_run
 		is($session->query("SELECT zk_lock_is_held('$what')"), 't', "$what: the lease is current");
 		my $answer = $session->query('COMMIT');
 		$margin->[1] ? unlike($answer, qr/ERROR/, "$what: COMMIT") : like($answer, qr/ZK001/, "$what: COMMIT fails");
-		is(rows($what), $margin->[1], "$what: the row");
+		is(rows($node, $what), $margin->[1], "$what: the row");
 	}
 	$session->quit;
-}
-
-sub lose
-{
-	my ($lock) = @_;
-	my ($contender) = contenders($zk, $lock);
-	$zk->delete(lock_directory($lock) . "/$contender");
-	return;
 }
 
 # Doom sticks, whoever catches the error.
@@ -95,7 +81,7 @@ END
 	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('swallow once')});
 	$session->send('SELECT swallow_once()');
 	wait_for_run($session, q{wait_event = 'PgSleep'});
-	lose('swallow once');
+	lose($zk, 'swallow once');
 	like($session->wait(5) // '', qr/ERROR:  ZK001: /, 'caught once: the statement fails all the same');
 	$session->quit;
 
@@ -106,7 +92,7 @@ END
 	$session->send(q{SELECT swallow_blind(1.5, 'SELECT 1')});
 	# it plans and runs its statement before it goes blind
 	wait_for_run($session, q{state = 'active' AND query ~ 'blind' AND clock_timestamp() - query_start > '0.2s'});
-	lose('swallow blindly');
+	lose($zk, 'swallow blindly');
 	my $answer = $session->wait(5) // '';
 	like($answer, qr/ERROR:  ZK001: /, 'noticed inside: the statement fails');
 	unlike($answer, qr/caught/, 'noticed inside: WHEN OTHERS does not catch it');
@@ -117,7 +103,7 @@ END
 	$session->query(q{BEGIN; SELECT zk_xact_lock_acquire('swallow forever')});
 	$session->send('SELECT swallow_forever()');
 	wait_for_run($session, q{wait_event = 'PgSleep'});
-	lose('swallow forever');
+	lose($zk, 'swallow forever');
 	my $took = poll_until(sub { !kill 0, $session->backend }, 10);
 	ok(defined $took, 'caught for ever: the connection is ended') or $node->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $session->backend . ')');
 	note sprintf 'ended after %.3f s', $took // -1;

@@ -50,12 +50,6 @@ sub complain
 	return;
 }
 
-sub nodes_become
-{
-	my ($lock, $expected, $timeout) = @_;
-	return defined poll_until(sub { contenders($zk, $lock) == $expected }, $timeout);
-}
-
 foreach my $round (1 .. $rounds)
 {
 	foreach my $request (sort keys %requests)
@@ -97,7 +91,7 @@ foreach my $round (1 .. $rounds)
 				$zk->proxy(1, 'pass');
 				$session->quit unless $gone;
 				complain(\$left, "$what: left: " . join ' ', contenders($zk, $lock))
-				  unless nodes_become($lock, 0, 2);
+				  unless nodes_become($zk, $lock, 0, 2);
 
 				# the next one, on the same name, is not in anybody's way
 				my $next = $control->query("SELECT zk_lock_acquire('$lock', timeout => '5 s')");

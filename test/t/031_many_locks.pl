@@ -27,14 +27,6 @@ my $most = int(BUDGET / 110);
 my $name = q{'many-x' || lpad(i::text, 33, '0')};
 sub name { my ($i) = @_; return sprintf 'many-x%033d', $i; }
 
-sub zookeeper_session { return join ' ', grep { /^a-/ } $zk->ls(ROOT . '/.zklock'); }
-sub nodes_left
-{
-	my ($code, $list) = $zk->zkcli([ 'lsr', ROOT ], timeout => 60);
-	die "lsr: exit code $code" if $code != 0;
-	return scalar(() = $list =~ /-lock-\d{10}$/mg);
-}
-
 # Somebody else's work goes on: his longest wait, in seconds, while the condition has not come true.
 my $turn = 0;
 sub meanwhile
@@ -95,7 +87,7 @@ while ($count <= 2 * $most)
 cmp_ok($count, '<=', $most, "$count locks: no more than the budget allows");
 cmp_ok($count, '>=', $most - 2, 'and no fewer');
 like($refusal, qr/ERROR:  54000: too many locks for one ZooKeeper session.*HINT:/s, 'one more: 54000 and a hint');
-is(nodes_left(), $count, 'no node is left of that one');
+is(nodes_left($zk), $count, 'no node is left of that one');
 is(all_held(), 8000, 'and the others are held as before');
 
 # One is given back: one fits again.
@@ -126,7 +118,7 @@ ok(defined poll_until(sub { $extra->query(q{SELECT zk_lock_acquire('many-} . 'y'
 }
 
 # The connection is cut. Until the lease of before would be long over, everything must be there.
-my ($worker, $session) = (worker_of($node), zookeeper_session());
+my ($worker, $session) = (worker_of($node), members($zk, 'a'));
 my $offset = -s $node->logfile;
 sub connects { return scalar(() = PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset) =~ /connected again/g); }
 foreach my $cut (1, 2)
@@ -142,7 +134,7 @@ my $longest = meanwhile(sub { time - $start > $timeout + 1 }, 60);
 cmp_ok($longest, '<', 2, sprintf 'others used the ensemble all the time, and waited for %.2f s at most', $longest);
 is(all_held(), 8000, 'after T and more: all are held, with the same tokens');
 is(worker_of($node), $worker, 'by the same worker');
-is(zookeeper_session(), $session, 'and the same ZooKeeper session');
+is(members($zk, 'a'), $session, 'and the same ZooKeeper session');
 is(connects(), $connects, 'the connection lasts');
 unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset), qr/lease lapsed/, 'the lease never lapsed');
 
@@ -158,9 +150,9 @@ is(all_held(), 7999, 'and no other');
 my @modes = sort map { $zk->mode($_) // 'dead' } $zk->all;
 is("@modes", 'follower follower leader', 'three nodes are at work');
 $zk->proxy(undef, 'freeze');
-$longest = meanwhile(sub { zookeeper_session() eq '' }, $timeout + 15);
+$longest = meanwhile(sub { members($zk, 'a') eq '' }, $timeout + 15);
 ok(defined $longest, 'expired');
-is(nodes_left(), 0, 'expired: all nodes are gone');
+is(nodes_left($zk), 0, 'expired: all nodes are gone');
 cmp_ok($longest // 99, '<', 2, 'others used the ensemble all the time');
 @modes = sort map { $zk->mode($_) // 'dead' } $zk->all;
 is("@modes", 'follower follower leader', 'three nodes are at work');
@@ -168,7 +160,7 @@ like($_->query('SELECT 1'), qr/ERROR:  ZK001:/, 'expired: the holder is told') f
 $zk->proxy(undef, 'pass');
 wait_for_lease($node);
 is(worker_of($node), $worker, 'the worker is the same');
-isnt(zookeeper_session(), $session, 'the ZooKeeper session is another one');
+isnt(members($zk, 'a'), $session, 'the ZooKeeper session is another one');
 like($_->query('SELECT zk_lock_release_all()'), qr/^(?:WARNING.*\n|DETAIL.*\n|LOCATION.*\n)*\d+$/, 'the holder lets go') foreach @holders, $extra;
 
 # The transaction is in the log of every node: they must be able to read it again.
@@ -178,7 +170,7 @@ $zk->start_all;
 is("@modes", 'follower follower leader', 'killed and started, three nodes are at work again');
 wait_for_lease($node);
 wait_for_lease($other);
-is(nodes_left(), 0, 'no node came back');
+is(nodes_left($zk), 0, 'no node came back');
 
 # There is room again.
 foreach my $i (0 .. 3)
@@ -189,7 +181,7 @@ foreach my $i (0 .. 3)
 is($holders[$_]->wait(60), '', "holder $_ has 500 locks again") foreach 0 .. 3;
 is(all_held(), 2000, 'and holds them');
 $_->quit foreach @holders;
-$longest = meanwhile(sub { nodes_left() == 0 }, 10);
+$longest = meanwhile(sub { nodes_left($zk) == 0 }, 10);
 ok(defined $longest, 'the holders leave: no node is left');
 $_->quit foreach $extra, $bystander;
 $node->stop;

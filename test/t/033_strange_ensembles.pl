@@ -11,18 +11,6 @@ use Time::HiRes qw(time);
 use PostgreSQL::Test::Utils;
 use ZkTest;
 
-sub log_since { my ($node, $offset) = @_; return slurp_file($node->logfile, $offset); }
-
-# The answer to a statement in a connection of its own, with how long it took in seconds.
-sub ask
-{
-	my ($node, $sql) = @_;
-	my (undef, $stdout, $stderr) = $node->psql('postgres', "\\set VERBOSITY verbose\n\\timing on\n$sql");
-	my ($took) = $stdout =~ /^Time: ([\d.]+) ms/m;
-	$stdout =~ s/^Time: .*\n?//m;
-	return ("$stdout$stderr", ($took // 1e9) / 1000);
-}
-
 #
 # A node that grants less, and then one that may only read
 #
@@ -80,7 +68,7 @@ sub ask
 		$node->restart if $what eq 'started';
 		foreach my $call (q{zk_lock_acquire('read only', timeout => '1500 ms')}, q{zk_lock_try_acquire('other')})
 		{
-			my ($answer, $took) = ask($node, "SELECT $call");
+			my ($answer, $took) = timed_query($node, "SELECT $call");
 			like($answer, qr/ERROR:  ZK003: could not reach ZooKeeper for lock/, "read-only, $what: $call");
 			like($answer, qr/DETAIL:  .+/, 'with a reason: ' . ($answer =~ /DETAIL:  (.*)/ ? $1 : ''));
 			cmp_ok($took, '<', 2.5, 'in time');
@@ -88,7 +76,7 @@ sub ask
 	}
 	$zk->start_all;
 	wait_for_lease($node);
-	like((ask($node, q{SELECT zk_lock_acquire('read only')}))[0], qr/^\d+$/, 'the others are back: granted');
+	like((timed_query($node, q{SELECT zk_lock_acquire('read only')}))[0], qr/^\d+$/, 'the others are back: granted');
 	is(scalar $zk->ls(ROOT . '/read only'), 0, 'and nobody else is there');
 	$_->stop foreach $node, $other;
 	$zk->stop;
@@ -116,10 +104,10 @@ my $node;
 	my $allowed = 1 + 2 + $zk->lsr(ROOT);
 	$zk->zkcli_sh('setquota', '-N', $allowed, ROOT);
 	like($holder->query(q{SELECT zk_lock_acquire('fits')}), qr/^\d+$/, 'quota: one lock fits');
-	my ($answer, $took) = ask($node, q{SELECT zk_lock_acquire('does not', timeout => '5 s')});
+	my ($answer, $took) = timed_query($node, q{SELECT zk_lock_acquire('does not', timeout => '5 s')});
 	like($answer, qr/ERROR:  ZK003: ZooKeeper refused lock "does not".*DETAIL:  .*quota/s, 'quota: the next one does not, and it says why');
 	cmp_ok($took, '<', 2, 'quota: at once');
-	($answer) = ask($node, q{SELECT zk_lock_acquire('fits', timeout => '1 s')});
+	($answer) = timed_query($node, q{SELECT zk_lock_acquire('fits', timeout => '1 s')});
 	like($answer, qr/ERROR:  ZK003: ZooKeeper refused lock "fits".*DETAIL:  .*quota/s, 'quota: there is no room to queue either');
 	is($holder->query(q{SELECT zk_lock_is_held('fits')}), 't', 'quota: the one is still held');
 	is($holder->query(q{SELECT zk_lock_release('fits')}), 't', 'quota: and released');
@@ -128,7 +116,7 @@ my $node;
 	$node->stop;
 	$zk->zkcli_sh('setquota', '-N', 1, ROOT);
 	$node->start;
-	ok( defined poll_until(sub { (ask($node, q{SELECT zk_lock_acquire('x', timeout => '1 s')}))[0] =~ /ERROR:  ZK003: .*DETAIL:  .*quota/s }, 10),
+	ok( defined poll_until(sub { (timed_query($node, q{SELECT zk_lock_acquire('x', timeout => '1 s')}))[0] =~ /ERROR:  ZK003: .*DETAIL:  .*quota/s }, 10),
 		'quota: there is no room for the member node: it says why');
 	$zk->zkcli_sh('delquota', ROOT);
 	wait_for_lease($node);
@@ -164,7 +152,7 @@ SKIP:
 	}
 	foreach my $call (q{zk_lock_acquire('x', timeout => '1500 ms')}, q{zk_lock_try_acquire('x')})
 	{
-		my ($answer, $took) = ask($node, "SELECT $call");
+		my ($answer, $took) = timed_query($node, "SELECT $call");
 		like($answer, qr/ERROR:  ZK003: .*DETAIL:  .*resolve/s, "silent name servers: $call: an error that says what it is");
 		cmp_ok($took, '<', 2.5, 'in time');
 	}

@@ -18,8 +18,6 @@ use constant T => 6;
 my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
 my $conf = 'zklock.session_timeout = ' . T . "s\nwal_level = replica\nmax_wal_senders = 5";
 
-sub member { my ($name) = @_; return join ' ', grep { /^\Q$name\E-/ } $zk->ls(ROOT . '/.zklock'); }
-
 # Start what was made as a copy.
 sub start_copy
 {
@@ -47,7 +45,7 @@ wait_for_lease($original);
 my $holder = ZkTest::Session->new($original, name => 'holder');
 my $token = $holder->query(q{SELECT zk_lock_acquire('copies')});
 like($token, qr/^\d+$/, 'the original holds a lock');
-my $session = member('original');
+my $session = members($zk, 'original');
 my ($id, $password) = $zk->proxy(1, 'session') =~ /^ok ([0-9a-f]{16}) ([0-9a-f]{32})$/;
 like($session, qr/-$id$/, 'on the ZooKeeper session that was last opened');
 
@@ -83,7 +81,7 @@ foreach my $kind (sort keys %copies)
 	my $copy = $copies{$kind};
 	start_copy($copy, name => 'original');
 	is($copy->safe_psql('postgres', 'SELECT count(*) FROM work'), 0, "$kind: the copy has the data");
-	my @members = split / /, member('original');
+	my @members = split / /, members($zk, 'original');
 	is(scalar @members, 2, "$kind: a ZooKeeper session of its own");
 	ok(scalar(grep { $_ eq $session } @members), "$kind: beside that of the original");
 	is($copy->safe_psql('postgres', q{SELECT zk_lock_try_acquire('copies') IS NULL}), 't', "$kind: the copy does not get the lock");
@@ -98,7 +96,7 @@ foreach my $kind (sort keys %copies)
 	$waiter->kill_client;
 	$token = $holder->query(q{SELECT zk_lock_acquire('copies')}, 30);
 	cmp_ok($token, '>', $next, "$kind: the copy has ended: the original has it again");
-	is(member('original') =~ s/ //r, $session, "$kind: on the ZooKeeper session of before");
+	is(members($zk, 'original') =~ s/ //r, $session, "$kind: on the ZooKeeper session of before");
 }
 
 #
@@ -110,7 +108,7 @@ foreach my $kind (sort keys %copies)
 	$standby->init_from_backup($original, 'base', has_streaming => 1);
 	start_copy($standby);
 	is($standby->safe_psql('postgres', 'SELECT pg_is_in_recovery()'), 't', 'a hot standby');
-	my $before = member('standby');
+	my $before = members($zk, 'standby');
 	my $on_standby = ZkTest::Session->new($standby);
 	my $waiter = ZkTest::Session->new($original, name => 'waiter');
 	my $kept = $on_standby->query(q{SELECT zk_lock_acquire('promoted')});
@@ -121,7 +119,7 @@ foreach my $kind (sort keys %copies)
 	$standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die;
 	is($on_standby->query(q{SELECT zk_fencing_token('promoted')}), $kept, 'promoted: it is still held, with the same token');
 	unlike($on_standby->query(q{BEGIN; INSERT INTO work VALUES ('promoted'); COMMIT}), qr/ERROR/, 'promoted: it can be written under');
-	is(member('standby'), $before, 'promoted: the same ZooKeeper session');
+	is(members($zk, 'standby'), $before, 'promoted: the same ZooKeeper session');
 	ok(!$waiter->answered, 'promoted: nobody else was granted');
 	$on_standby->quit;
 	like($waiter->wait(5), qr/^\d+$/, 'the holder leaves: the next one is granted');
@@ -145,7 +143,7 @@ foreach my $death (sort keys %deaths)
 {
 	my $dying = ZkTest::Session->new($victim);
 	$dying->query(q{SELECT zk_lock_acquire('death')});
-	my $before = member('victim');
+	my $before = members($zk, 'victim');
 	my @processes = processes_of($victim);
 	$holder->send(q{SELECT zk_lock_acquire('death')});
 	poll_until(sub { contenders($zk, 'death') == 2 }, 5) // die;
@@ -156,7 +154,7 @@ foreach my $death (sort keys %deaths)
 	# a tick, what the servers round up to one, and a second for a busy machine
 	cmp_ok($took // 99, '<', T + 2 * 0.5 + 1, "$death: after T and a tick");
 	cmp_ok($took // 0, '>', T - 1.5, "$death: and not before: nobody had closed the ZooKeeper session");
-	is(member('victim'), '', "$death: nothing is left");
+	is(members($zk, 'victim'), '', "$death: nothing is left");
 	ok(defined poll_until(sub { !grep { kill 0, $_ } @processes }, 5), "$death: no process is left");
 	$dying->kill_client;
 	$holder->query(q{SELECT zk_lock_release('death')});
@@ -166,7 +164,7 @@ foreach my $death (sort keys %deaths)
 	$victim->start;
 	wait_for_lease($victim);
 	is($victim->safe_psql('postgres', q{SELECT zk_lock_acquire('death') IS NOT NULL}), 't', "$death: started again, it can take locks");
-	isnt(member('victim'), $before, "$death: on another ZooKeeper session");
+	isnt(members($zk, 'victim'), $before, "$death: on another ZooKeeper session");
 }
 $victim->stop;
 $holder->quit;

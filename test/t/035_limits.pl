@@ -18,8 +18,6 @@ my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
 # One connection for all questions: while descriptors are short there may be no other.
 my ($node, $control);
 sub worker { return $control->query(WORKER); }
-sub zookeeper_session { return join ' ', grep { /^\w-/ } $zk->ls(ROOT . '/.zklock'); }
-sub log_since { my ($offset) = @_; return slurp_file($node->logfile, $offset); }
 
 sub limit
 {
@@ -47,7 +45,7 @@ sub cpu
 	$node = zk_server('y', $zk);
 	$control = ZkTest::Session->new($node);
 	like($control->query('SELECT now()'), qr/^2038-01-19/, 'it is January 2038');
-	my ($worker, $session) = (worker(), zookeeper_session());
+	my ($worker, $session) = (worker(), members($zk));
 	my $holder = ZkTest::Session->new($node);
 	my $token = $holder->query(q{SELECT zk_lock_acquire('held')});
 	# the numbers of the latest requests, as ZooKeeper has them
@@ -62,7 +60,7 @@ sub cpu
 	wait_for_lease($node);
 	is($holder->query(q{SELECT zk_fencing_token('held')}), $token, 'and after a cut');
 	is(worker(), $worker, 'the worker is the same');
-	is(zookeeper_session(), $session, 'and its ZooKeeper session');
+	is(members($zk), $session, 'and its ZooKeeper session');
 	$_->quit foreach $holder, $control;
 	$node->stop;
 }
@@ -79,7 +77,7 @@ my $other = zk_server('b', $zk, hosts => $zk->direct_hosts);
 SKIP:
 {
 	skip 'there is no gdb', 6 unless grep { -x "$_/gdb" } split /:/, $ENV{PATH};
-	my ($worker, $session, $offset) = (worker(), zookeeper_session(), -s $node->logfile);
+	my ($worker, $session, $offset) = (worker(), members($zk), -s $node->logfile);
 	my ($holder, $waiter) = (ZkTest::Session->new($node), ZkTest::Session->new($other));
 	my $token = $holder->query(q{SELECT zk_lock_acquire('counted')});
 	$waiter->send(q{SELECT zk_lock_acquire('counted')});
@@ -89,10 +87,10 @@ SKIP:
 	is($control->query(q{DO $$ BEGIN FOR i IN 1..100 LOOP PERFORM zk_lock_acquire('spent'), zk_lock_release('spent'); END LOOP; END $$}),
 		'', 'a hundred locks');
 	ok(defined poll_until(sub { my $pid = worker(); $pid ne '' && $pid ne $worker }, 10), 'another worker is there');
-	like(log_since($offset), qr/restarting the worker before the client library's request numbers run out/, 'and the log says why');
+	like(log_since($node, $offset), qr/restarting the worker before the client library's request numbers run out/, 'and the log says why');
 	wait_for_lease($node);
 	is($holder->query(q{SELECT zk_fencing_token('counted')}), $token, 'the lock is still held');
-	is(join(' ', grep { /^a-/ } split / /, zookeeper_session()), join(' ', grep { /^a-/ } split / /, $session), 'on the same ZooKeeper session');
+	is(join(' ', grep { /^a-/ } split / /, members($zk)), join(' ', grep { /^a-/ } split / /, $session), 'on the same ZooKeeper session');
 	ok(!$waiter->answered, 'nobody else was granted');
 	$holder->quit;
 	like($waiter->wait(5), qr/^\d+$/, 'until it was released');
@@ -111,7 +109,7 @@ SKIP:
 	ok(limit($worker, 'nofile=4:'), 'the worker may open no file');
 	my $offset = -s $node->logfile;
 	$zk->proxy(1, 'cut');
-	ok(defined poll_until(sub { log_since($offset) =~ /lease lapsed/ }, 12), 'no descriptors: the lease lapses');
+	ok(defined poll_until(sub { log_since($node, $offset) =~ /lease lapsed/ }, 12), 'no descriptors: the lease lapses');
 	my $before = cpu($worker);
 	my $start = time;
 	like($control->query(q{SELECT zk_lock_acquire('x', timeout => '2 s')}), qr/ERROR:  ZK003: .*DETAIL:/s, 'no descriptors: no lock, and why: '
@@ -140,7 +138,7 @@ SKIP:
 {
 	my $postmaster = postmaster_of($node);
 	my $offset = -s $node->logfile;
-	my $ends = sub { my $n = () = log_since($offset) =~ /background worker "zklock worker" \(PID \d+\) exited/g; return $n; };
+	my $ends = sub { my $n = () = log_since($node, $offset) =~ /background worker "zklock worker" \(PID \d+\) exited/g; return $n; };
 	my %seen;
 	foreach my $files (6 .. 14, 18)
 	{
@@ -164,7 +162,7 @@ SKIP:
 	$control->query("SELECT pg_terminate_backend($old)") if $old ne '';
 	poll_until(sub { my $pid = worker(); $pid ne '' && $pid ne $old }, 10) // die;
 	wait_for_lease($node);
-	unlike(log_since($offset), qr/terminated by signal|PANIC|all server processes/, 'none took the server with it');
+	unlike(log_since($node, $offset), qr/terminated by signal|PANIC|all server processes/, 'none took the server with it');
 	is($control->query('SELECT 1'), '1', 'whose connections are as they were');
 }
 
@@ -189,12 +187,12 @@ SKIP:
 	ok(limit(worker(), 'data=1:'), 'the worker gets no more memory');
 	$_->send(q{SELECT zk_lock_acquire('needy', timeout => '4 s')}) foreach @sessions;
 	my $evidence = qr/out of memory|client library: .*failed while receiving|no answer from ZooKeeper/;
-	ok(defined poll_until(sub { log_since($offset) =~ $evidence }, 10), 'memory: it is missed: ' . (log_since($offset) =~ /($evidence)/ ? $1 : ''));
+	ok(defined poll_until(sub { log_since($node, $offset) =~ $evidence }, 10), 'memory: it is missed: ' . (log_since($node, $offset) =~ /($evidence)/ ? $1 : ''));
 	$_->wait(10) // fail('memory: a wait does not end') foreach @sessions;
 	poll_until(sub { my $pid = worker(); $pid =~ /^\d+$/ && limit($pid, 'data=unlimited:') }, 10) // die;
 	wait_for_lease($node);
 	like($sessions[0]->query(q{SELECT zk_lock_acquire('needy', timeout => '5 s')}), qr/^\d+$/, 'memory: when there is some, the lock can be had');
-	unlike(log_since($offset), qr/terminated by signal|PANIC|all server processes/, 'memory: it did not take the server with it');
+	unlike(log_since($node, $offset), qr/terminated by signal|PANIC|all server processes/, 'memory: it did not take the server with it');
 	# held or lost, it can say so
 	like($holder->query('SELECT zk_lock_release_all()'), qr/^1$/m, 'memory: the connection is as it was');
 	$_->kill_client foreach @sessions, $holder;

@@ -15,16 +15,6 @@ my $zk = ZkEnsemble->new(tick => 500, java => ['-Dznode.container.checkIntervalM
 my $node = zk_server('a', $zk);
 my $uuid = '01234567-89ab-cdef-0123-456789abcdef';
 
-# The answer to a statement in a connection of its own, with how long it took in seconds.
-sub ask
-{
-	my ($sql) = @_;
-	my (undef, $stdout, $stderr) = $node->psql('postgres', "\\set VERBOSITY verbose\n\\timing on\n$sql");
-	my ($took) = $stdout =~ /^Time: ([\d.]+) ms/m;
-	$stdout =~ s/^Time: .*\n?//m;
-	return ("$stdout$stderr", ($took // 1e9) / 1000);
-}
-
 #
 # Planted contenders. A node whose ZooKeeper session is dead and which the ensemble has
 # forgotten to remove (ZOOKEEPER-3471, -4837) cannot be had on order; one that is persistent looks the
@@ -49,7 +39,7 @@ foreach my $i (0 .. $#planted)
 	my $lock = "planted/of case $i";
 	my $path = $zk->create(lock_directory($lock) . "/$name", $data, 'sp');
 
-	my ($answer, $took) = ask("SELECT zk_lock_acquire('$lock', timeout => '700 ms')");
+	my ($answer, $took) = timed_query($node, "SELECT zk_lock_acquire('$lock', timeout => '700 ms')");
 	like($answer, qr/ERROR:  55P03: could not obtain lock "\Q$lock\E" within 700 ms/, "planted, $what: the wait ends");
 	like($answer, qr/DETAIL:  It is held by $holder/, "planted, $what: and names it");
 	cmp_ok(length $answer, '<', 2000, "planted, $what: in a few words");

@@ -53,7 +53,6 @@ ok(defined poll_until(sub { -S "$dir/.s.PGSQL.$port" }, 10), 'pgbouncer runs') o
 	sub connstr { my ($self) = @_; return "host=$dir port=$port dbname=$$self"; }
 }
 sub client { my ($pool) = @_; return ZkTest::Session->new(Pool->new($pool)); }
-sub nodes_become { my ($lock, $n) = @_; return defined poll_until(sub { contenders($zk, $lock) == $n }, 3); }
 
 # Transaction mode: two clients share a backend, one transaction after the other.
 {
@@ -70,7 +69,7 @@ sub nodes_become { my ($lock, $n) = @_; return defined poll_until(sub { contende
 	cmp_ok((split /\n/, $answer)[1], '>', $token, 'transaction mode: with a higher token');
 	# a client that dies takes its transaction with it
 	$two->kill_client;
-	ok(nodes_become('pooled', 0), 'transaction mode: a client that dies leaves nothing');
+	ok(nodes_become($zk, 'pooled', 0, 3), 'transaction mode: a client that dies leaves nothing');
 
 	# what the README warns of: a backend-level lock stays with the backend
 	$one->query(q{SELECT zk_lock_acquire('stays')});
@@ -78,7 +77,7 @@ sub nodes_become { my ($lock, $n) = @_; return defined poll_until(sub { contende
 	is($three->query(q{SELECT zk_lock_is_held('stays')}), 't', 'transaction mode: a backend-level lock is the next client\'s');
 	is($three->query('SELECT zk_lock_release_all()'), 1, 'and goes when that gives it back');
 	$_->quit foreach $one, $three;
-	ok(nodes_become('stays', 0), 'transaction mode: nothing is left');
+	ok(nodes_become($zk, 'stays', 0, 3), 'transaction mode: nothing is left');
 }
 
 # Session mode: the backend changes clients when one leaves, through DISCARD ALL.
@@ -90,7 +89,7 @@ sub nodes_become { my ($lock, $n) = @_; return defined poll_until(sub { contende
 	my $two = client('sessions');
 	is($two->query('SELECT pg_backend_pid()'), $backend, 'session mode: the next client has the same backend');
 	is($two->query(q{SELECT zk_lock_is_held('of a client')}), 'f', 'session mode: and does not hold the lock');
-	ok(nodes_become('of a client', 0), 'session mode: which is free');
+	ok(nodes_become($zk, 'of a client', 0, 3), 'session mode: which is free');
 	$two->kill_client;
 
 	# a lost lock makes every statement of its backend fail: not those of the next client

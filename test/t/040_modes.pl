@@ -30,7 +30,7 @@ sub queue_is
 	return;
 }
 
-sub nodes_left
+sub left_in
 {
 	my ($lock) = @_;
 	poll_until(sub { $zk->ls(lock_directory($lock)) == 0 }, 3);
@@ -61,7 +61,7 @@ sub nodes_left
 	$w->query(q{SELECT zk_lock_release('rw')});
 	like($_->wait(5), qr/^\d+$/, 'the writer left: the readers hold') foreach $r3, $r4;
 	close_all();
-	is(nodes_left('rw'), '', 'no node is left');
+	is(left_in('rw'), '', 'no node is left');
 }
 
 # Downgrade: a writer that queued behind never overlaps what it was downgraded to.
@@ -90,7 +90,7 @@ sub nodes_left
 	is($w->query(q{SELECT zk_lock_is_held('down')}), 't', 'the worker is another: the read hold is still there');
 	ok(!$next->answered, 'restarted: the queued writer still waits');
 	close_all();
-	is(nodes_left('down'), '', 'no node is left');
+	is(left_in('down'), '', 'no node is left');
 }
 
 # The read node of a downgrade is held by a ZooKeeper session like any other.
@@ -203,7 +203,7 @@ sub nodes_left
 	is($waiter->query(q{SELECT zk_semaphore_release('pool')}) =~ /\nf$/ ? 'f' : '', 'f', 'and acknowledged by its release');
 	is($waiter->query('SELECT 1'), '1', 'then the connection works again');
 	close_all();
-	is(nodes_left('pool/leases') . nodes_left('pool/locks'), '', 'no node is left');
+	is(left_in('pool/leases') . left_in('pool/locks'), '', 'no node is left');
 
 	# a waiter whose mutex is taken from it begins again, or it and the next one would wait for each other
 	my ($first, $second);

@@ -13,12 +13,6 @@ my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
 my $node_a = zk_server('a', $zk, conf => "zklock.session_timeout = 4s\ndeadlock_timeout = 300ms\nlog_lock_waits = on\nzklock.max_locks = 100");
 my $node_b = zk_server('b', $zk, hosts => $zk->direct_hosts(1), conf => "deadlock_timeout = 300ms\nlog_lock_waits = on");
 
-sub sql
-{
-	my ($node, $query) = @_;
-	return $node->safe_psql('postgres', $query);
-}
-
 sub state_of { my ($node, $lock) = @_; return sql($node, "SELECT mode, scope, state FROM zk_locks WHERE name = '$lock' ORDER BY wait_start"); }
 
 # Every state of a lock

@@ -14,8 +14,6 @@ my $zk = ZkEnsemble->new(tick => 500, proxy => 1)->start;
 my $node = zk_server('a', $zk, conf => 'zklock.max_locks = 200');
 my $dir = PostgreSQL::Test::Utils::tempdir_short();
 
-sub sql { return $node->safe_psql('postgres', $_[0]); }
-
 # pgbench: so many backends, each a script so often. Returns what it printed.
 sub pgbench
 {
@@ -27,14 +25,7 @@ sub pgbench
 	return "$out$err";
 }
 
-sub nodes_left
-{
-	my @left;
-	poll_until(sub { @left = grep { /lock-\d{10}$/ } $zk->lsr(ROOT); return !@left }, 3);
-	return scalar @left;
-}
-
-sql(q{CREATE TABLE tokens (id bigserial, lock int, token bigint)});
+sql($node, q{CREATE TABLE tokens (id bigserial, lock int, token bigint)});
 my $own = <<'END';
 SELECT zk_lock_acquire('own/l' || :client_id) AS token \gset
 INSERT INTO tokens (lock, token) VALUES (:client_id, :token);
@@ -43,26 +34,26 @@ END
 
 # Each its own lock
 pgbench($own, 1);    # the directories are made
-my $before = sql('SELECT requests FROM zk_session');
+my $before = sql($node, 'SELECT requests FROM zk_session');
 like(pgbench($own, 50), qr/actually processed: 2000\/2000/, 'each its own lock: all of them, all the time');
-my $requests = sql('SELECT requests FROM zk_session') - $before;
+my $requests = sql($node, 'SELECT requests FROM zk_session') - $before;
 cmp_ok($requests, '<', 3 * 2000, 'fewer requests than three for each cycle: some travelled together');
 note "$requests requests for 2000 cycles";
-is(sql(q{SELECT count(*) FROM (SELECT token > lag(token) OVER (PARTITION BY lock ORDER BY id) AS rises FROM tokens) t WHERE NOT rises}),
+is(sql($node, q{SELECT count(*) FROM (SELECT token > lag(token) OVER (PARTITION BY lock ORDER BY id) AS rises FROM tokens) t WHERE NOT rises}),
 	0, 'the tokens of each lock rise');
-is(nodes_left(), 0, 'no node is left');
+is(nodes_left($zk, 3), 0, 'no node is left');
 
 # Directories that vanish meanwhile, as the reaper takes them: the batch fails for all, and
 # all get their locks
-sql('TRUNCATE tokens');
+sql($node, 'TRUNCATE tokens');
 foreach my $round (1 .. 5)
 {
 	$zk->delete(ROOT . "/own/l$_") foreach grep { $_ % 3 == $round % 3 } 0 .. CLIENTS - 1;
 	like(pgbench($own, 5), qr/actually processed: 200\/200/, "round $round: directories that are missing");
 }
-is(sql(q{SELECT count(*) FROM (SELECT token > lag(token) OVER (PARTITION BY lock ORDER BY id) AS rises FROM tokens) t WHERE NOT rises}),
+is(sql($node, q{SELECT count(*) FROM (SELECT token > lag(token) OVER (PARTITION BY lock ORDER BY id) AS rises FROM tokens) t WHERE NOT rises}),
 	0, 'the tokens of each lock rise all the same');
-is(nodes_left(), 0, 'no node is left');
+is(nodes_left($zk, 3), 0, 'no node is left');
 
 # A few locks for all: batches with several requests for one directory are not made
 my $few = <<'END';
@@ -70,13 +61,13 @@ SELECT zk_lock_acquire('few/l' || :client_id % 4) AS token \gset
 INSERT INTO tokens (lock, token) VALUES (:client_id % 4, :token);
 SELECT zk_lock_release('few/l' || :client_id % 4);
 END
-sql('TRUNCATE tokens');
+sql($node, 'TRUNCATE tokens');
 like(pgbench($few, 20), qr/actually processed: 800\/800/, 'a few locks for all');
-is(sql(q{SELECT count(*) FROM (SELECT token > lag(token) OVER (PARTITION BY lock ORDER BY id) AS rises FROM tokens) t WHERE NOT rises}),
+is(sql($node, q{SELECT count(*) FROM (SELECT token > lag(token) OVER (PARTITION BY lock ORDER BY id) AS rises FROM tokens) t WHERE NOT rises}),
 	0, 'the tokens of each lock rise');
 
 # The connection breaks again and again: batches whose outcome is not known
-sql('TRUNCATE tokens');
+sql($node, 'TRUNCATE tokens');
 my $pid = fork // die "fork: $!";
 if ($pid == 0)
 {
@@ -90,10 +81,10 @@ until (waitpid($pid, POSIX::WNOHANG()) == $pid)
 	poll_until(sub { 0 }, 0.3);
 }
 is($?, 0, "connections lost $cuts times: every request got its lock");
-is(sql(q{SELECT count(*) FROM (SELECT token > lag(token) OVER (PARTITION BY lock ORDER BY id) AS rises FROM tokens) t WHERE NOT rises}),
+is(sql($node, q{SELECT count(*) FROM (SELECT token > lag(token) OVER (PARTITION BY lock ORDER BY id) AS rises FROM tokens) t WHERE NOT rises}),
 	0, 'the tokens of each lock rise');
-is(nodes_left(), 0, 'no node is left');
-is(sql('SELECT count(*) FROM zk_locks'), 0, 'nor an entry');
+is(nodes_left($zk, 3), 0, 'no node is left');
+is(sql($node, 'SELECT count(*) FROM zk_locks'), 0, 'nor an entry');
 
 $node->stop;
 done_testing();

@@ -88,13 +88,6 @@ sub start
 	return ($holder{$who}, $holder{$who}->backend);
 }
 
-sub state_of
-{
-	my ($pid) = @_;
-	open my $fh, '<', "/proc/$pid/stat" or return '';
-	return (<$fh> =~ /^.*\) (\w)/)[0];
-}
-
 # How long a whole transaction takes, to stop it anywhere in it; with some to spare, since
 # it varies.
 my %duration;
@@ -160,7 +153,7 @@ sub trial
 
 	sleep rand 1.5 * $duration{$way};
 	kill 'STOP', $pid;
-	poll_until(sub { state_of($pid) eq 'T' }, 10) // die 'A does not stop';
+	poll_until(sub { process_state($pid) eq 'T' }, 10) // die 'A does not stop';
 	if ($a->answered)
 	{
 		kill 'CONT', $pid;

@@ -29,17 +29,6 @@ my ($one, $two) = map { ZkTest::Session->new($node) } 1 .. 2;
 my $observer = ZkTest::Session->new($node);
 my $resource = 0;
 
-# Has it come to wait for a lock, without having answered?
-sub waits
-{
-	my ($session) = @_;
-	return defined poll_until(
-		sub {
-			$session->answered
-			  || $observer->query('SELECT cardinality(pg_blocking_pids(' . $session->backend . ')) > 0') eq 't';
-		}, 10)
-	  && !$session->answered;
-}
 sub mark { return $observer->query("SELECT token FROM zk_fence WHERE resource = '$_[0]'"); }
 
 is($one->query("SELECT zk_fence_check('big', 9223372036854775807)"), '', 'the largest number passes where no worker runs');
@@ -55,7 +44,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$_->query($begin) foreach $one, $two;
 	is($one->query("SELECT zk_fence_check('$r', 10)"), '', "$level: the first for a resource passes");
 	$two->send("SELECT zk_fence_check('$r', 9)");
-	ok(waits($two), "$level: the second waits for the first");
+	ok(waits_behind_others($observer, $two), "$level: the second waits for the first");
 	$one->query('COMMIT');
 	like($two->wait, qr/ERROR:  ZK002: fencing token 9 for "$r" is stale/, "$level: and is refused, being older");
 	$two->query('ROLLBACK');
@@ -64,7 +53,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$_->query($begin) foreach $one, $two;
 	$one->query("SELECT zk_fence_check('$r', 10)");
 	$two->send("SELECT zk_fence_check('$r', 11)");
-	ok(waits($two), "$level: the newer waits as well");
+	ok(waits_behind_others($observer, $two), "$level: the newer waits as well");
 	$one->query('ROLLBACK');
 	is($two->wait, '', "$level: and passes when the first was rolled back");
 	$two->query('COMMIT');
@@ -74,7 +63,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$_->query($begin) foreach $one, $two;
 	$one->query("SELECT zk_fence_check('$r', 11)");
 	$two->send("SELECT zk_fence_check('$r', 12)");
-	ok(waits($two), "$level: whoever has passed without raising the mark holds up the next");
+	ok(waits_behind_others($observer, $two), "$level: whoever has passed without raising the mark holds up the next");
 	$one->query('COMMIT');
 	my $late = $two->wait;
 	if ($strict)
@@ -110,7 +99,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$_->query($begin) foreach $one, $two;
 	$one->query("INSERT INTO ledger (token) VALUES (100 * $resource)");
 	$two->send("SAVEPOINT s; INSERT INTO ledger (token) VALUES (100 * $resource - 1)");
-	ok(waits($two), "$level: a row with a token waits");
+	ok(waits_behind_others($observer, $two), "$level: a row with a token waits");
 	$one->query('COMMIT');
 	like($two->wait, qr/ERROR:  ZK002/, "$level: and is refused");
 	$two->query('ROLLBACK TO s; INSERT INTO notes VALUES (1)');
@@ -127,7 +116,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$one->query("SELECT zk_fence_check('$x', 1)");
 	$two->query("SELECT zk_fence_check('$y', 1)");
 	$one->send("SELECT zk_fence_check('$y', 1)");
-	waits($one);
+	waits_behind_others($observer, $one);
 	$two->send("SELECT zk_fence_check('$x', 1)");
 	# the error lets go of the loser's locks, so both answer
 	my @answers = sort map { $_->wait(20) // 'no answer' } $one, $two;
@@ -141,7 +130,7 @@ $one->query("BEGIN; SELECT zk_fence_check('wait', 1)");
 like($two->query(q{SET lock_timeout = '50ms'; SELECT zk_fence_check('wait', 2)}), qr/55P03/, 'lock_timeout ends the wait');
 $two->query('RESET lock_timeout');
 $two->send("SELECT zk_fence_check('wait', 2)");
-ok(waits($two), 'it waits');
+ok(waits_behind_others($observer, $two), 'it waits');
 $observer->query('SELECT pg_cancel_backend(' . $two->backend . ')');
 like($two->wait(5), qr/57014/, 'a cancel ends the wait');
 is($observer->query("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 23115"), 1,
@@ -152,7 +141,7 @@ $one->query('COMMIT');
 # lock is in his way.
 $one->query("BEGIN; SELECT zk_fence_check('wait', 1)");
 $two->send("UPDATE zk_fence SET token = 5 WHERE resource = 'wait'");
-ok(waits($two), 'a direct write of the mark waits for whoever has passed');
+ok(waits_behind_others($observer, $two), 'a direct write of the mark waits for whoever has passed');
 $one->query('COMMIT');
 $two->wait;
 

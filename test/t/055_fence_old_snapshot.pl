@@ -43,16 +43,6 @@ sub insert { return "INSERT INTO ledger SELECT '$r', coalesce(max(i), 0) + 1, '$
 sub insert_inbox { return "INSERT INTO inbox SELECT '$r', coalesce(max(i), 0) + 1, $_[0] FROM inbox WHERE r = '$r'"; }
 sub written { return $observer->query("SELECT string_agg(i::text, ' ' ORDER BY i) FROM $_[0] WHERE r = '$r'"); }
 
-sub waits
-{
-	my ($session) = @_;
-	return defined poll_until(
-		sub {
-			$session->answered
-			  || $observer->query('SELECT cardinality(pg_blocking_pids(' . $session->backend . ')) > 0') eq 't';
-		}, 10)
-	  && !$session->answered;
-}
 my $too_old = qr/ERROR:  40001: could not serialize access to "r\d+" under fencing token 11\n(?:.*\n)?.*lower token/;
 
 foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
@@ -67,7 +57,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$older->query("$begin; " . insert_inbox(10));
 	$newer->query($begin);
 	$newer->send(insert_inbox(11));
-	ok(waits($newer), "$level: the newer write waits");
+	ok(waits_behind_others($observer, $newer), "$level: the newer write waits");
 	$older->query('COMMIT');
 	my $answer = $newer->wait;
 	like($answer, $too_old, "$level: and does not go on with the snapshot that it had");
@@ -81,7 +71,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$older->query("$begin; " . insert_inbox(10));
 	$newer->query("$begin; SAVEPOINT s");
 	$newer->send(insert_inbox(11));
-	waits($newer);
+	waits_behind_others($observer, $newer);
 	$older->query('COMMIT');
 	like($newer->wait, $too_old, "$level: the first attempt in a savepoint");
 	$newer->query('ROLLBACK TO s');
@@ -96,7 +86,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$older->query("$begin; SELECT zk_fence_check('$r', 10); " . insert('older'));
 	$newer->query($begin);
 	$newer->send("SELECT zk_fence_check('$r', 11)");
-	ok(waits($newer), "$level: to present a newer token waits");
+	ok(waits_behind_others($observer, $newer), "$level: to present a newer token waits");
 	$older->query('COMMIT');
 	$answer = $newer->wait;
 	if ($strict)
@@ -131,7 +121,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$sibling->query("$begin; SELECT zk_fence_check('$r', 11); " . insert('sibling'));
 	$newer->query($begin);
 	$newer->send("SELECT zk_fence_check('$r', 11)");
-	ok(waits($newer), "$level: a sibling waits");
+	ok(waits_behind_others($observer, $newer), "$level: a sibling waits");
 	$sibling->query('COMMIT');
 	is($newer->wait, '', "$level: and passes");
 	$newer->query('ROLLBACK');
@@ -178,7 +168,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$older->query("BEGIN; SAVEPOINT s; " . insert_inbox(10) . "; RELEASE s; PREPARE TRANSACTION 'older'");
 	$newer->query($begin);
 	$newer->send(insert_inbox(11));
-	ok(waits($newer), "$level: a prepared transaction is waited for");
+	ok(waits_behind_others($observer, $newer), "$level: a prepared transaction is waited for");
 	$observer->query("COMMIT PREPARED 'older'");
 	like($newer->wait, $too_old, "$level: and not overlooked");
 	$newer->query('ROLLBACK');
@@ -222,7 +212,7 @@ foreach my $statement (sort keys %way)
 	$sql =~ s/NUMBER/$number/g;
 	$older->query("BEGIN; SELECT zk_fence_check('$r', 10); " . insert('older'));
 	$newer->send($sql);
-	ok(waits($newer), "waits: $statement");
+	ok(waits_behind_others($observer, $newer), "waits: $statement");
 	$older->query('COMMIT');
 	my $answer = $newer->wait;
 	if ($way{$statement}) { like($answer, $too_old, "READ COMMITTED, not alone: $statement"); }

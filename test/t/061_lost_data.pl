@@ -26,7 +26,6 @@ sub in_time
 	return;
 }
 
-sub log_since { my ($node, $offset) = @_; return PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset); }
 sub restart { my ($zk) = @_; $zk->start_node($_, wait => 0) foreach $zk->all; $zk->wait_for_quorum; return; }
 
 foreach my $nodes (1, 3)

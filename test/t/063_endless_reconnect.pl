@@ -10,7 +10,6 @@ use Time::HiRes qw(time);
 use ZkTest;
 
 my $timeout = 4;
-sub log_since { my ($node, $offset) = @_; return PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset); }
 
 {
 	my $zk = ZkEnsemble->new(tick => 500, proxy => 1, java => ['-Djute.maxbuffer=4096'])->start;

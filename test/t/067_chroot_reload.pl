@@ -18,7 +18,6 @@ my $other = zk_server('b', $zk, hosts => "$hosts/one", conf => $conf);
 $node->safe_psql('postgres', 'CREATE TABLE ledger (entry text)');
 my $offset;
 
-sub log_since { return slurp_file($node->logfile, $offset); }
 sub chroot_to { my ($path) = @_; $node->safe_psql('postgres', "ALTER SYSTEM SET zklock.hosts = '$hosts$path'"); $node->reload; return; }
 sub nodes { my ($path) = @_; return grep { m{/_c_} } $zk->lsr("/$path/zklock"); }
 
@@ -54,20 +53,20 @@ foreach my $worker ('goes on', 'is restarted')
 
 	chroot_to("/$to");
 	my $late = ZkTest::Session->new($node);
-	ok(defined poll_until(sub { log_since() =~ /is not ended yet, since a transaction/ }, 3 * $timeout), "the worker $worker: the change is put off, and the log says so");
+	ok(defined poll_until(sub { log_since($node, $offset) =~ /is not ended yet, since a transaction/ }, 3 * $timeout), "the worker $worker: the change is put off, and the log says so");
 	$late->send(q{SELECT zk_lock_acquire('asked meanwhile')});
 	if ($worker eq 'is restarted')
 	{
 		my $old = worker_of($node);
 		$node->safe_psql('postgres', "SELECT pg_terminate_backend($old)");
 		poll_until(sub { my $pid = worker_of($node); $pid ne '' && $pid ne $old }, 20) // die;
-		ok(defined poll_until(sub { log_since() =~ /worker started.*connected again/s }, 10), 'the worker is restarted, with the same ZooKeeper session');
+		ok(defined poll_until(sub { log_since($node, $offset) =~ /worker started.*connected again/s }, 10), 'the worker is restarted, with the same ZooKeeper session');
 	}
-	unlike(log_since(), qr/ended, \d+ held/, "the worker $worker: the ZooKeeper session is there");
+	unlike(log_since($node, $offset), qr/ended, \d+ held/, "the worker $worker: the ZooKeeper session is there");
 	ok(!$waiter->answered, "the worker $worker: a_chroot_reload_does_not_overtake_a_commit");
 	ok(!$late->answered, "the worker $worker: a new request waits for the change");
 	like($idle->query(q{BEGIN; INSERT INTO ledger VALUES ('too late'); COMMIT}), qr/ERROR:  ZK001/, "the worker $worker: nothing more commits under a lock of before");
-	is(scalar(() = log_since() =~ /is not ended yet/g), 1, 'one line says so') if $worker eq 'goes on';
+	is(scalar(() = log_since($node, $offset) =~ /is not ended yet/g), 1, 'one line says so') if $worker eq 'goes on';
 
 	kill 'CONT', $holder->backend;
 	$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $holder->backend . ')');

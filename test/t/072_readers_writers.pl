@@ -41,10 +41,8 @@ END $$;
 END
 }
 
-sub sql { my ($query) = @_; return $server{a}->safe_psql('postgres', $query); }
-
 my @sessions = map { ZkTest::Session->new($server{ $_ % 2 ? 'a' : 'b' }) } 1 .. $readers + $writers;
-my $ends = sql("SELECT clock_timestamp() + interval '$seconds s'");
+my $ends = sql($server{a}, "SELECT clock_timestamp() + interval '$seconds s'");
 foreach my $who (1 .. @sessions)
 {
 	my $mode = $who <= $writers ? 'write' : 'read';
@@ -72,15 +70,15 @@ SELECT count(*) FROM (
 	FROM holds WINDOW before AS (ORDER BY since ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ) t WHERE since < CASE mode WHEN 'write' THEN anybody ELSE writer END
 END
-my $n = sql('SELECT count(*) FROM holds');
-is(sql($overlaps), 0, "no reader beside a writer, no two writers, in $n holds");
-is(sql(q{SELECT count(DISTINCT who) FILTER (WHERE mode = 'read') || ' ' || count(DISTINCT who) FILTER (WHERE mode = 'write') FROM holds}),
+my $n = sql($server{a}, 'SELECT count(*) FROM holds');
+is(sql($server{a}, $overlaps), 0, "no reader beside a writer, no two writers, in $n holds");
+is(sql($server{a}, q{SELECT count(DISTINCT who) FILTER (WHERE mode = 'read') || ' ' || count(DISTINCT who) FILTER (WHERE mode = 'write') FROM holds}),
 	"$readers $writers", 'everybody had a turn');
-cmp_ok(sql(q{SELECT count(*) FROM (SELECT since, max(until) OVER (ORDER BY since ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+cmp_ok(sql($server{a}, q{SELECT count(*) FROM (SELECT since, max(until) OVER (ORDER BY since ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
 	FROM holds WHERE mode = 'read') t WHERE since < before}), '>', 0, 'readers hold together');
 foreach my $mode (qw(read write))
 {
-	my ($holds, $longest, $typical, $least) = split /\|/, sql(<<"END");
+	my ($holds, $longest, $typical, $least) = split /\|/, sql($server{a}, <<"END");
 SELECT sum(n), max(longest), percentile_disc(0.5) WITHIN GROUP (ORDER BY typical), min(n)
 FROM (SELECT count(*) AS n, extract(epoch FROM max(since - asked)) AS longest,
 	extract(epoch FROM percentile_disc(0.5) WITHIN GROUP (ORDER BY since - asked)) AS typical FROM holds WHERE mode = '$mode' GROUP BY who) t
@@ -91,8 +89,8 @@ END
 }
 
 # The question finds what it is for.
-sql(q{INSERT INTO holds SELECT 0, 'write', since, since + (until - since) / 2, until FROM holds WHERE mode = 'read' LIMIT 1});
-cmp_ok(sql($overlaps), '>', 0, 'a writer beside a reader would have been found');
+sql($server{a}, q{INSERT INTO holds SELECT 0, 'write', since, since + (until - since) / 2, until FROM holds WHERE mode = 'read' LIMIT 1});
+cmp_ok(sql($server{a}, $overlaps), '>', 0, 'a writer beside a reader would have been found');
 
 $_->stop foreach values %server;
 done_testing();

@@ -71,7 +71,7 @@ sub stop_stunnel
 sub ask
 {
 	my ($port) = @_;
-	my $program = ZkEnsemble::zkcli_program();
+	my $program = ZkCli::program();
 	return system("$program -t 2 127.0.0.1:$port ls / >/dev/null 2>&1") >> 8;
 }
 

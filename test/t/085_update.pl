@@ -29,9 +29,8 @@ my $node = PostgreSQL::Test::Cluster->new('a', install_path => $prefix);
 $node->init;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'zklock'\nzklock.hosts = '@{[ $zk->hosts ]}'\nzklock.server_tick_time = 500ms");
 $node->start;
-sub sql { my ($sql) = @_; return $node->safe_psql('postgres', $sql); }
-sub version { return sql(q{SELECT extversion FROM pg_extension WHERE extname = 'zklock'}); }
-sql(<<'END');
+sub version { return sql($node, q{SELECT extversion FROM pg_extension WHERE extname = 'zklock'}); }
+sql($node, <<'END');
 CREATE EXTENSION zklock;
 CREATE ROLE batch LOGIN;
 GRANT EXECUTE ON FUNCTION zk_lock_acquire(text, text, interval) TO batch;
@@ -43,11 +42,11 @@ my $session = ZkTest::Session->new($node);
 my $token = $session->query(q{SELECT zk_lock_acquire('bill')});
 $session->query(q{INSERT INTO ledger VALUES ('under 1.0')});
 is(version(), '1.0', 'created as 1.0');
-is(sql(q{SELECT token FROM zk_fence}), $token, 'a mark is there');
+is(sql($node, q{SELECT token FROM zk_fence}), $token, 'a mark is there');
 $session->quit;
 
 # An older catalog: functions and a view are missing that the library has
-sql(<<'END');
+sql($node, <<'END');
 ALTER EXTENSION zklock DROP VIEW zk_lock_blockers; DROP VIEW zk_lock_blockers;
 ALTER EXTENSION zklock DROP FUNCTION zk_lock_break(text, interval); DROP FUNCTION zk_lock_break(text, interval);
 ALTER EXTENSION zklock DROP FUNCTION zk_semaphore_acquire(text, integer, interval); DROP FUNCTION zk_semaphore_acquire(text, integer, interval);
@@ -81,18 +80,18 @@ $session = ZkTest::Session->new($node);
 my $newer = $session->query(q{SELECT zk_lock_acquire('bill')});
 cmp_ok($newer, '>', $token, 'it locks');
 is($session->query(q{INSERT INTO ledger VALUES ('new library') RETURNING entry}), 'new library', 'and fences');
-is(sql(q{SELECT name, state FROM zk_locks}), 'bill|held', 'and shows');
+is(sql($node, q{SELECT name, state FROM zk_locks}), 'bill|held', 'and shows');
 
 # The update, while a lock is held
-sql('ALTER EXTENSION zklock UPDATE');
+sql($node, 'ALTER EXTENSION zklock UPDATE');
 is(version(), '1.2', 'updated, by way of 1.1');
-is(sql('SELECT zk_new()'), '1.2', 'what is new works');
+is(sql($node, 'SELECT zk_new()'), '1.2', 'what is new works');
 like(($node->psql('postgres', q{SELECT zk_lock_break('nobody')}))[1], qr/^free$/, 'and what was missing');
 is($session->query(q{SELECT zk_fencing_token('bill')}), $newer, 'the lock is held as before');
 is($session->query(q{INSERT INTO ledger VALUES ('under 1.2') RETURNING entry}), 'under 1.2', 'the guard is the old one');
-is(sql(q{SELECT token FROM zk_fence}), $newer, 'the mark is there');
-is(sql(q{SELECT has_function_privilege('batch', 'zk_lock_acquire(text, text, interval)', 'EXECUTE')}), 't', 'grants were kept');
-is(sql(q{SELECT count(*) FROM pg_depend WHERE deptype = 'e' AND objid = 'zk_new'::regproc}), 1, 'what is new belongs to the extension');
+is(sql($node, q{SELECT token FROM zk_fence}), $newer, 'the mark is there');
+is(sql($node, q{SELECT has_function_privilege('batch', 'zk_lock_acquire(text, text, interval)', 'EXECUTE')}), 't', 'grants were kept');
+is(sql($node, q{SELECT count(*) FROM pg_depend WHERE deptype = 'e' AND objid = 'zk_new'::regproc}), 1, 'what is new belongs to the extension');
 $session->quit;
 
 $node->stop;

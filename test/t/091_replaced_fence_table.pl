@@ -19,19 +19,13 @@ $node->safe_psql('postgres', 'CREATE ROLE owner LOGIN NOSUPERUSER; CREATE DATABA
 my $grant = 'GRANT EXECUTE ON FUNCTION zk_fence_check(text, bigint), zk_fence_guard() TO owner, other';
 $node->safe_psql('app', "CREATE EXTENSION zklock; $grant");
 
-sub session
-{
-	my ($user) = @_;
-	local $ENV{PGUSER} = $user;
-	return ZkTest::Session->new($node, database => 'app');
-}
 sub superuser { return $node->safe_psql('app', $_[0]); }
 sub is_superuser { return $node->safe_psql('postgres', q{SELECT rolsuper FROM pg_roles WHERE rolname = 'owner'}); }
 
 my $evil = q{CREATE FUNCTION public.evil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN EXECUTE 'ALTER ROLE owner SUPERUSER'; END IF; RETURN NEW; END $$};
 
 # A connection that has presented already, and one that has not.
-my $session = session('owner');
+my $session = ZkTest::Session->new($node, database => 'app', user => 'owner');
 is($session->query(q{SELECT zk_fence_check('x', 1)}), '', 'the owner of the database presents a token');
 is($session->query(q{ALTER SCHEMA public RENAME TO old; CREATE SCHEMA public; CREATE TABLE public.zk_fence (resource text PRIMARY KEY, token bigint, advanced_at timestamptz, presented_by text, username text, client text, lower_xid xid8)}), '', 'he renames the schema and makes a table of that name');
 $session->query("$evil; CREATE TRIGGER t BEFORE INSERT OR UPDATE ON public.zk_fence FOR EACH ROW EXECUTE FUNCTION public.evil()");
@@ -74,7 +68,7 @@ $session->query(q{CREATE OR REPLACE FUNCTION evil_deed() RETURNS void LANGUAGE p
 like(($node->psql('app', q{SELECT zk_fence_check('y', 5)}))[2], qr/cannot create temporary table within security-restricted operation/, 'what runs is restricted');
 $session->query('DROP INDEX evil; ALTER TABLE zk_fence DROP CONSTRAINT evil; DROP TRIGGER t ON zk_fence; DROP TRIGGER t2 ON zk_fence; DROP RULE r ON zk_fence; ALTER TABLE zk_fence DROP COLUMN more');
 
-my $other = session('other');
+my $other = ZkTest::Session->new($node, database => 'app', user => 'other');
 sub present { my ($n) = @_; return $other->query("SELECT zk_fence_check('y', $n)"); }
 is(present(5), '', 'a dropped column is no harm');
 is(superuser('SELECT relname FROM pg_class WHERE relname = $$zk_fence$$'), 'zk_fence', 'the table is there');

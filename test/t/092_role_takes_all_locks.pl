@@ -26,18 +26,12 @@ CREATE FUNCTION take_as_superuser(prefix text, n int) RETURNS text SECURITY DEFI
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO batch;
 END
 
-sub session
-{
-	my ($user) = @_;
-	local $ENV{PGUSER} = $user;
-	return ZkTest::Session->new($node);
-}
 sub used { return $node->safe_psql('postgres', q{SELECT locks_used FROM zk_session}); }
 my $of_backend = qr/ERROR:  53400: too many zklock locks for one backend\n.*may hold and wait for 12 at a time.*\n.*zklock\.max_locks_per_backend/;
 my $of_role = qr/ERROR:  53400: too many zklock locks for role "batch"\n.*All its backends together may hold and wait for 24/;
 
 # The defaults: a quarter for a backend, half for a role.
-my @batch = map { session('batch') } 1 .. 4;
+my @batch = map { ZkTest::Session->new($node, user => 'batch') } 1 .. 4;
 is($batch[0]->query(q{SELECT take('b0', 12)}), 'all', 'a backend has its quarter');
 like($batch[0]->query(q{SELECT zk_lock_acquire('b0/more')}), $of_backend, 'and no more');
 like($batch[0]->query(q{SELECT zk_lock_try_acquire('b0/more')}), $of_backend, 'not even if it only tries');
@@ -64,7 +58,7 @@ ok(defined poll_until(sub { $batch[2]->query(q{SELECT zk_lock_acquire('b2')}) =~
 $_->query('SELECT zk_lock_release_all()') foreach @batch;
 ok(defined poll_until(sub { used() == 0 }, 10), 'all are released');
 $node->safe_psql('postgres', 'ALTER ROLE batch SET zklock.max_locks_per_role = 10');
-my @crowd = map { session('batch') } 1 .. 8;
+my @crowd = map { ZkTest::Session->new($node, user => 'batch') } 1 .. 8;
 $_->send(q{DO $$ DECLARE refused int := 0; BEGIN FOR i IN 1 .. 300 LOOP
 	BEGIN PERFORM zk_lock_acquire('crowd/p' || pg_backend_pid() || '/n' || i % 4); EXCEPTION WHEN configuration_limit_exceeded THEN refused := refused + 1; PERFORM zk_lock_release_all(); END;
 END LOOP; PERFORM zk_lock_release_all(); RAISE NOTICE 'refused %', refused; END $$}) foreach @crowd;
@@ -90,13 +84,13 @@ $node->safe_psql('postgres', 'ALTER ROLE batch RESET zklock.max_locks_per_role')
 # The reserve.
 $_->quit foreach @batch;
 ok(defined poll_until(sub { used() == 0 }, 10), 'all are gone');
-@batch = map { session('batch') } 1 .. 2;
-my @others = map { session('other') } 1 .. 2;
+@batch = map { ZkTest::Session->new($node, user => 'batch') } 1 .. 2;
+my @others = map { ZkTest::Session->new($node, user => 'other') } 1 .. 2;
 is($_->query(q{SELECT take('r' || pg_backend_pid(), 12)}), 'all', 'half is taken') foreach @batch;
 is($others[0]->query(q{SELECT take('o0', 12)}), 'all', 'three quarters');
 is($others[1]->query(q{SELECT take('o1', 8)}), 'all', 'all but the reserve');
 like($others[1]->query(q{SELECT zk_lock_acquire('o1/more')}), qr/ERROR:  53400: too many zklock locks\n.*The last 4 of 48 entries are reserved for superusers and members of pg_monitor/, 'which is not for everybody');
-my $watcher = session('watcher');
+my $watcher = ZkTest::Session->new($node, user => 'watcher');
 is($watcher->query(q{SELECT take('w', 2)}), 'all', 'a member of pg_monitor has it');
 my $super = ZkTest::Session->new($node);
 is($super->query(q{SELECT take('s', 2)}), 'all', 'and a superuser');
@@ -110,7 +104,7 @@ is($super->query(q{SELECT take('super', 30)}), 'all', 'a superuser has no cap');
 $super->quit;
 ok(defined poll_until(sub { used() == 0 }, 10), 'all are gone');
 $node->safe_psql('postgres', 'ALTER ROLE batch SET zklock.max_locks_per_backend = 0; ALTER ROLE batch SET zklock.max_locks_per_role = 0');
-my $free = session('batch');
+my $free = ZkTest::Session->new($node, user => 'batch');
 is($free->query(q{SELECT take('free', 40)}), 'all', 'nor has one for whom a superuser has lifted it');
 $free->quit;
 ok(defined poll_until(sub { used() == 0 }, 10), 'all are gone');
@@ -121,7 +115,7 @@ $node->safe_psql('postgres', 'ALTER ROLE batch RESET ALL');
 
 $node->safe_psql('postgres', 'ALTER SYSTEM SET zklock.new_directories_per_second = 10');
 $node->safe_psql('postgres', 'SELECT pg_reload_conf()');
-my $flood = session('batch');
+my $flood = ZkTest::Session->new($node, user => 'batch');
 ok(defined poll_until(sub { $flood->query('SHOW zklock.new_directories_per_second') eq '10' }, 10), 'the setting is there');
 is($flood->query(q{DO $$ BEGIN FOR i IN 1 .. 400 LOOP PERFORM zk_lock_acquire('burst ' || i); PERFORM zk_lock_release('burst ' || i); END LOOP; END $$}), '', 'hundreds of new names at once are nothing');
 my $start = time;
@@ -129,9 +123,9 @@ my $answer = $flood->query(q{DO $$ DECLARE n int := 0; BEGIN LOOP n := n + 1; PE
 like($answer, qr/ERROR:  53400: too many new lock names for role "batch"\n.*made more than 500, faster than 10 a second.*\nHINT:  Use the same names again/, 'thousands are refused');
 my @made = grep { /^f\d+$/ } $zk->ls(lock_directory('flood/a/b/c/d/e'));
 cmp_ok(scalar @made, '<', 100 + 10 * (time - $start) + 50, 'after a few hundred');
-my $another = session('batch');
+my $another = ZkTest::Session->new($node, user => 'batch');
 like($another->query(q{DO $$ BEGIN FOR i IN 1 .. 200 LOOP PERFORM zk_lock_acquire('flood/again' || i); PERFORM zk_lock_release('flood/again' || i); END LOOP; END $$}), qr/ERROR:  53400: too many new lock names/, 'for all backends of the role');
-my $third = session('third');
+my $third = ZkTest::Session->new($node, user => 'third');
 like($third->query(q{SELECT zk_lock_acquire('third ' || 1)}), qr/^\d+$/, 'others are not concerned');
 ok(defined poll_until(sub { $another->query(q{SELECT zk_lock_acquire('flood/new')}) =~ /^\d+$/ }, 5), 'and after a moment nor is the role');
 is($node->safe_psql('postgres', q{SELECT count(zk_lock_acquire('super ' || i)) FROM generate_series(1, 40) i}), '40', 'nor is a superuser');

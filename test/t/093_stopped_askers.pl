@@ -17,22 +17,11 @@ my $viewer = ZkTest::Session->new($node);
 my $holder = ZkTest::Session->new($node);
 my $number = 0;
 
-sub session
-{
-	local $ENV{PGUSER} = 'watcher';
-	return ZkTest::Session->new($node);
-}
-sub state_of
-{
-	my ($pid) = @_;
-	open my $fh, '<', "/proc/$pid/stat" or return '';
-	return (<$fh> =~ /^.*\) (\w)/)[0];
-}
 sub stop
 {
 	my (@sessions) = @_;
 	kill 'STOP', map { $_->backend } @sessions;
-	foreach my $session (@sessions) { poll_until(sub { state_of($session->backend) eq 'T' }, 10) // die 'does not stop'; }
+	foreach my $session (@sessions) { poll_until(sub { process_state($session->backend) eq 'T' }, 10) // die 'does not stop'; }
 	return;
 }
 
@@ -54,7 +43,7 @@ sub works
 works('before');
 
 # Answered while they are stopped: more of them than there are desks.
-my @askers = map { session() } 1 .. 12;
+my @askers = map { ZkTest::Session->new($node, user => 'watcher') } 1 .. 12;
 ASKED:
 {
 	my $lock = 'asked';

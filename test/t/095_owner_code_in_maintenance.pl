@@ -11,8 +11,6 @@ use ZkTest;
 my $zk = ZkEnsemble->new(tick => 500)->start;
 my $node = zk_server('a', $zk);
 
-sub sql { my ($query) = @_; return $node->safe_psql('postgres', $query); }
-
 sub as
 {
 	my ($role, $query) = @_;
@@ -20,7 +18,7 @@ sub as
 	return "$out$err";
 }
 
-sql(<<'END');
+sql($node, <<'END');
 CREATE ROLE evil LOGIN;
 GRANT CREATE ON DATABASE postgres TO evil;
 GRANT EXECUTE ON FUNCTION zk_lock_acquire(text, text, interval), zk_lock_try_acquire(text, text), zk_lock_release(text, text),
@@ -59,13 +57,13 @@ END
 	}
 }
 is($maintainer->query(q{SELECT zk_lock_is_held('nightly')}), 't', 'the lock is still held');
-is(sql(q{SELECT string_agg(name, ' ') FROM zk_locks}), 'nightly', 'and no other');
+is(sql($node, q{SELECT string_agg(name, ' ') FROM zk_locks}), 'nightly', 'and no other');
 like($maintainer->query('INSERT INTO guarded VALUES (1)'), qr/ERROR:  ZK004/, 'no token was presented for the maintainer');
 
 # Nor may he write, in the maintainer's hands, to what the maintainer's lock or token guards, or
 # read that token from an error of his own guard. (The function of the index hides another one,
 # since an immutable one may not write.)
-sql('GRANT EXECUTE ON FUNCTION zk_fence_guard() TO evil');
+sql($node, 'GRANT EXECUTE ON FUNCTION zk_fence_guard() TO evil');
 foreach my $guard ("zk_fence_guard('nightly')", "zk_fence_guard('nightly', 'token', 'checked')")
 {
 	my $table = 'evil.g' . ++$n;
@@ -82,7 +80,7 @@ END
 	my $answer = $maintainer->query("ANALYZE $table");
 	like($answer, qr/ERROR:  42501: .*security-restricted operation/, "$guard: ANALYZE fails");
 	unlike($answer, qr/\b$token\b/, "$guard: and does not say the token");
-	is(sql("SELECT count(*) FROM ${table}_guarded"), 0, "$guard: nothing was written");
+	is(sql($node, "SELECT count(*) FROM ${table}_guarded"), 0, "$guard: nothing was written");
 }
 
 # The command to copy
@@ -91,10 +89,10 @@ $zk->create(lock_directory('foreign'));
 $zk->create(lock_directory('foreign') . '/x-lock-0000000000', 'somebody');
 my $waiter = ZkTest::Session->new($node);
 $waiter->send(q{SELECT zk_lock_acquire('foreign')});
-poll_until(sub { sql(q{SELECT count(*) FROM zk_lock_blockers WHERE name = 'foreign'}) }, 5) // die 'nobody waits';
-my $command = sql(q{SELECT command FROM zk_lock_blockers WHERE name = 'foreign'});
+poll_until(sub { sql($node, q{SELECT count(*) FROM zk_lock_blockers WHERE name = 'foreign'}) }, 5) // die 'nobody waits';
+my $command = sql($node, q{SELECT command FROM zk_lock_blockers WHERE name = 'foreign'});
 is($command, q{SELECT public.zk_lock_break('foreign'::text, '5 s'::interval);}, 'the command names the schema and the types');
-is(sql("SET search_path = evil, public; $command"), 'deleted', 'and so finds the right function');
+is(sql($node, "SET search_path = evil, public; $command"), 'deleted', 'and so finds the right function');
 like($waiter->wait(5) // '', qr/^\d+$/, 'the waiter has the lock');
 $_->quit foreach $waiter, $maintainer;
 $node->stop;

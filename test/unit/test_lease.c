@@ -641,221 +641,354 @@ at_expiry(Model *m, Rule *rule)
 		rule->shared++;
 }
 
+/* Is it of the connection and the session that the worker has now? */
+static bool
+is_mine(const Model *m, Event e)
+{
+	return e.connection == m->connection && e.session == m->my_session;
+}
+
+/* The worker's period is over: it writes, unless this is the timer of an old connection. */
+static void
+at_client_heartbeat(Model *m, Event e)
+{
+	ZklTime		T = m->lease.timeout;
+	Event		next = {0};
+
+	next.connection = m->connection;
+	if (e.connection != m->connection || !m->connected)
+		return;					/* CONNECTED starts the timer again */
+	heartbeat(m);
+	schedule(m, AT_CLIENT_HEARTBEAT, CLIENT,
+			 m->now + zkl_lease_period(T, m->lease.tick) +
+			 between(m, 0, ZKL_MS(10)), next);
+}
+
+/* The worker looks whether the server has been silent for too long, and goes to another. */
+static void
+at_client_watchdog(Model *m)
+{
+	ZklTime		T = m->lease.timeout;
+	Event		next = {0};
+
+	schedule(m, AT_CLIENT_WATCHDOG, CLIENT, m->now + ZKL_MS(100), next);
+	if (m->connected ?
+		m->waiting_since > 0 && m->now - m->waiting_since > T / 4 :
+		m->now - m->handshake > (T ? T : m->granted[LEADER]) / 4)
+		connect_to(m, (m->server + 1) % NSERVERS);
+}
+
+/* A write of ours was acknowledged. Each rule moves its deadline. */
+static void
+at_client_ack(Model *m, Event e)
+{
+	ZklTime		T = m->lease.timeout;
+	ZklTime		was;
+
+	if (!is_mine(m, e))
+		return;
+	m->acks++;
+	m->waiting_since = 0;
+	set_later(&m->naive, e.stamp + T);
+	set_later(&m->unguarded, e.stamp + T - zkl_lease_margin(&m->lease, m->now));
+	if (m->now - e.stamp <= T / 4 && e.stamp > m->lease.stalled_until)
+	{
+		ZklTime		half = zkl_lease_half_tick(T, m->lease.tick);
+		ZklTime		gap = zkl_lease_gap(&m->lease, m->now);
+
+		set_later(&m->measured, e.stamp + T - (gap > half ? gap : half) -
+				  zkl_lease_epsilon(T));
+	}
+	was = m->lease.deadline;
+	if (zkl_lease_acked(&m->lease, e.stamp, m->now) && was != 0 && m->now >= was)
+		m->lapses++;
+	m->rule.deadline = m->lease.deadline;
+}
+
+/* The server has answered, but acknowledged nothing. */
+static void
+at_client_pong(Model *m, Event e)
+{
+	if (is_mine(m, e))
+		m->waiting_since = m->now;
+}
+
+/* The servers say that our session is over. */
+static void
+at_client_expired(Model *m, Event e)
+{
+	if (!is_mine(m, e))
+		return;
+	m->my_session = 0;
+	zkl_lease_end(&m->lease);
+	m->rule.deadline = m->naive.deadline = 0;
+	m->unguarded.deadline = m->measured.deadline = 0;
+	connect_to(m, (int) between(m, 0, NSERVERS - 1));
+}
+
+/* The handshake has passed: a new session, or the one that we had. */
+static void
+at_client_connected(Model *m, Event e)
+{
+	ZklTime		T = m->lease.timeout;
+	Event		next = {0};
+
+	if (e.connection != m->connection)
+		return;
+	m->connected = true;
+	if (m->my_session == 0)
+	{
+		m->my_session = e.session;
+		zkl_lease_start(&m->lease, e.timeout, m->lease.tick);
+		zkl_lease_sent(&m->lease, m->handshake);
+	}
+	else
+	{
+		zkl_lease_reconnected(&m->lease, e.timeout, m->handshake);
+		m->rule.deadline = m->lease.deadline;
+		if (e.timeout < T)
+		{
+			/* let the others know as much as the rule does */
+			ZklTime		lowered = m->handshake + e.timeout;
+
+			if (m->naive.deadline > lowered)
+				m->naive.deadline = lowered;
+			lowered -= zkl_lease_margin(&m->lease, m->now);
+			if (m->unguarded.deadline > lowered)
+				m->unguarded.deadline = lowered;
+			if (m->measured.deadline > lowered)
+				m->measured.deadline = lowered;
+		}
+	}
+	m->shrinking = false;
+	next.connection = m->connection;
+	schedule(m, AT_CLIENT_HEARTBEAT, CLIENT, m->now, next);
+}
+
+/* A write has reached the leader, which proposes it if the session is alive. */
+static void
+at_leader_write(Model *m, Event e)
+{
+	Event		refusal = {0};
+
+	if (e.session == m->session && m->alive)
+		propose(m, e);
+	else if (e.server == LEADER)
+		to_client(m, AT_CLIENT_EXPIRED, e);
+	else
+	{
+		refusal.server = e.server;
+		refusal.connection = e.connection;
+		refusal.session = e.session;
+		refusal.stamp = -1;
+		to_follower(m, e.server, AT_FOLLOWER_COMMIT, refusal);
+	}
+}
+
+/* A write has reached the server that we are connected to. */
+static void
+at_server_write(Model *m, Event e)
+{
+	/* what an old connection still delivers could only help us */
+	if (e.connection != m->connection)
+		return;
+	if (m->pongs)
+		to_client(m, AT_CLIENT_PONG, e);
+	if (e.server != LEADER)
+	{
+		m->pending[e.server] = e.timeout;
+		to_leader(m, e.server, AT_LEADER_WRITE, e);
+		return;
+	}
+	touch(m, e.session, e.timeout);
+	at_leader_write(m, e);
+}
+
+/* The quorum has the write: its server is told. */
+static void
+at_leader_commit(Model *m, Event e)
+{
+	if (e.server == LEADER)
+		to_client(m, AT_CLIENT_ACK, e);
+	else
+		to_follower(m, e.server, AT_FOLLOWER_COMMIT, e);
+}
+
+/* A follower learns what became of a write, and tells the client. */
+static void
+at_follower_commit(Model *m, Event e)
+{
+	to_client(m, e.stamp < 0 ? AT_CLIENT_EXPIRED : AT_CLIENT_ACK, e);
+}
+
+/* A handshake has reached the leader: a new session, one that goes on, or one that is over. */
+static void
+at_leader_hello(Model *m, Event e)
+{
+	if (e.session == 0)
+	{
+		if (e.connection != m->connection)
+			return;
+		m->session++;
+		m->alive = true;
+		e.session = m->session;
+		memset(m->pending, 0, sizeof(m->pending));
+	}
+	else if (e.session != m->session || !m->alive)
+	{
+		e.stamp = -1;
+	}
+	else if (e.timeout < m->lease.timeout)
+	{
+		if (e.connection != m->connection)
+			return;
+		m->shrinking = true;
+	}
+	if (e.stamp >= 0)
+		touch(m, e.session, e.timeout);
+	if (e.server != LEADER)
+		to_follower(m, e.server, AT_FOLLOWER_WELCOME, e);
+	else
+		to_client(m, e.stamp < 0 ? AT_CLIENT_EXPIRED : AT_CLIENT_CONNECTED, e);
+}
+
+/* A handshake has reached the server that we connect to. */
+static void
+at_server_hello(Model *m, Event e)
+{
+	if (e.server != LEADER)
+	{
+		to_leader(m, e.server, AT_LEADER_HELLO, e);
+		return;
+	}
+	at_leader_hello(m, e);
+}
+
+/* A follower learns what became of a handshake, and tells the client. */
+static void
+at_follower_welcome(Model *m, Event e)
+{
+	to_client(m, e.stamp < 0 ? AT_CLIENT_EXPIRED : AT_CLIENT_CONNECTED, e);
+}
+
+/* The leader pings its followers. */
+static void
+at_leader_ping(Model *m)
+{
+	Event		ping = {0};
+	Event		next = {0};
+
+	for (int f = 1; f < NSERVERS; f++)
+	{
+		ping.server = f;
+		to_follower(m, f, AT_FOLLOWER_PING, ping);
+	}
+	schedule(m, AT_LEADER_PING, LEADER,
+			 m->now + m->tick / 2 + between(m, 0, ZKL_MS(2)), next);
+}
+
+/* A follower answers the leader's ping with the sessions that it heard of. */
+static void
+at_follower_ping(Model *m, Event e)
+{
+	e.session = m->session;
+	e.timeout = m->pending[e.server];
+	m->pending[e.server] = 0;
+	to_leader(m, e.server, AT_LEADER_PONG, e);
+}
+
+/* The leader learns from a follower's answer that a session is alive. */
+static void
+at_leader_pong(Model *m, Event e)
+{
+	if (e.timeout > 0)
+		touch(m, e.session, e.timeout);
+}
+
+/* The time of the session is over at the leader, unless it was heard of meanwhile. */
+static void
+at_leader_expiry(Model *m, Event e)
+{
+	if (e.session != m->session || e.stamp != m->touched || !m->alive)
+		return;
+	m->alive = false;
+	m->expired = m->now;
+	at_expiry(m, &m->rule);
+	at_expiry(m, &m->naive);
+	at_expiry(m, &m->unguarded);
+	at_expiry(m, &m->measured);
+	m->shrinking = false;
+	m->expiries++;
+}
+
+/* A fault begins; or, with a stamp, a server is cut off as it wakes. */
+static void
+at_fault(Model *m, Event e)
+{
+	if (e.stamp > 0)
+		extend(&m->peer_link[e.server].cut_until, e.stamp);
+	else
+		fault(m);
+}
+
 static void
 happen(Model *m, Event e)
 {
-	bool		mine = e.connection == m->connection && e.session == m->my_session;
-	ZklTime		T = m->lease.timeout;
-	ZklTime		was;
-	Event		next = {0};
-
 	switch (e.type)
 	{
 		case AT_CLIENT_HEARTBEAT:
-			next.connection = m->connection;
-			if (e.connection != m->connection || !m->connected)
-				return;			/* CONNECTED starts the timer again */
-			heartbeat(m);
-			schedule(m, AT_CLIENT_HEARTBEAT, CLIENT,
-					 m->now + zkl_lease_period(T, m->lease.tick) +
-					 between(m, 0, ZKL_MS(10)), next);
+			at_client_heartbeat(m, e);
 			break;
-
 		case AT_CLIENT_WATCHDOG:
-			schedule(m, AT_CLIENT_WATCHDOG, CLIENT, m->now + ZKL_MS(100), next);
-			if (m->connected ?
-				m->waiting_since > 0 && m->now - m->waiting_since > T / 4 :
-				m->now - m->handshake > (T ? T : m->granted[LEADER]) / 4)
-				connect_to(m, (m->server + 1) % NSERVERS);
+			at_client_watchdog(m);
 			break;
-
 		case AT_CLIENT_ACK:
-			if (!mine)
-				return;
-			m->acks++;
-			m->waiting_since = 0;
-			set_later(&m->naive, e.stamp + T);
-			set_later(&m->unguarded, e.stamp + T - zkl_lease_margin(&m->lease, m->now));
-			if (m->now - e.stamp <= T / 4 && e.stamp > m->lease.stalled_until)
-			{
-				ZklTime		half = zkl_lease_half_tick(T, m->lease.tick);
-				ZklTime		gap = zkl_lease_gap(&m->lease, m->now);
-
-				set_later(&m->measured, e.stamp + T - (gap > half ? gap : half) -
-						  zkl_lease_epsilon(T));
-			}
-			was = m->lease.deadline;
-			if (zkl_lease_acked(&m->lease, e.stamp, m->now) && was != 0 && m->now >= was)
-				m->lapses++;
-			m->rule.deadline = m->lease.deadline;
+			at_client_ack(m, e);
 			break;
-
 		case AT_CLIENT_PONG:
-			if (mine)
-				m->waiting_since = m->now;
+			at_client_pong(m, e);
 			break;
-
 		case AT_CLIENT_EXPIRED:
-			if (!mine)
-				return;
-			m->my_session = 0;
-			zkl_lease_end(&m->lease);
-			m->rule.deadline = m->naive.deadline = 0;
-			m->unguarded.deadline = m->measured.deadline = 0;
-			connect_to(m, (int) between(m, 0, NSERVERS - 1));
+			at_client_expired(m, e);
 			break;
-
 		case AT_CLIENT_CONNECTED:
-			if (e.connection != m->connection)
-				return;
-			m->connected = true;
-			if (m->my_session == 0)
-			{
-				m->my_session = e.session;
-				zkl_lease_start(&m->lease, e.timeout, m->lease.tick);
-				zkl_lease_sent(&m->lease, m->handshake);
-			}
-			else
-			{
-				zkl_lease_reconnected(&m->lease, e.timeout, m->handshake);
-				m->rule.deadline = m->lease.deadline;
-				if (e.timeout < T)
-				{
-					/* let the others know as much as the rule does */
-					ZklTime		lowered = m->handshake + e.timeout;
-
-					if (m->naive.deadline > lowered)
-						m->naive.deadline = lowered;
-					lowered -= zkl_lease_margin(&m->lease, m->now);
-					if (m->unguarded.deadline > lowered)
-						m->unguarded.deadline = lowered;
-					if (m->measured.deadline > lowered)
-						m->measured.deadline = lowered;
-				}
-			}
-			m->shrinking = false;
-			next.connection = m->connection;
-			schedule(m, AT_CLIENT_HEARTBEAT, CLIENT, m->now, next);
+			at_client_connected(m, e);
 			break;
-
 		case AT_SERVER_WRITE:
-			/* what an old connection still delivers could only help us */
-			if (e.connection != m->connection)
-				return;
-			if (m->pongs)
-				to_client(m, AT_CLIENT_PONG, e);
-			if (e.server != LEADER)
-			{
-				m->pending[e.server] = e.timeout;
-				to_leader(m, e.server, AT_LEADER_WRITE, e);
-				return;
-			}
-			touch(m, e.session, e.timeout);
-			/* FALLTHROUGH */
+			at_server_write(m, e);
+			break;
 		case AT_LEADER_WRITE:
-			if (e.session == m->session && m->alive)
-				propose(m, e);
-			else if (e.server == LEADER)
-				to_client(m, AT_CLIENT_EXPIRED, e);
-			else
-				to_follower(m, e.server, AT_FOLLOWER_COMMIT,
-							(Event)
-							{
-								.server = e.server, .connection = e.connection,
-									.session = e.session, .stamp = -1
-							});
+			at_leader_write(m, e);
 			break;
-
 		case AT_LEADER_COMMIT:
-			if (e.server == LEADER)
-				to_client(m, AT_CLIENT_ACK, e);
-			else
-				to_follower(m, e.server, AT_FOLLOWER_COMMIT, e);
+			at_leader_commit(m, e);
 			break;
-
 		case AT_FOLLOWER_COMMIT:
-			to_client(m, e.stamp < 0 ? AT_CLIENT_EXPIRED : AT_CLIENT_ACK, e);
+			at_follower_commit(m, e);
 			break;
-
 		case AT_SERVER_HELLO:
-			if (e.server != LEADER)
-			{
-				to_leader(m, e.server, AT_LEADER_HELLO, e);
-				return;
-			}
-			/* FALLTHROUGH */
+			at_server_hello(m, e);
+			break;
 		case AT_LEADER_HELLO:
-			if (e.session == 0)
-			{
-				if (e.connection != m->connection)
-					return;
-				m->session++;
-				m->alive = true;
-				e.session = m->session;
-				memset(m->pending, 0, sizeof(m->pending));
-			}
-			else if (e.session != m->session || !m->alive)
-			{
-				e.stamp = -1;
-			}
-			else if (e.timeout < m->lease.timeout)
-			{
-				if (e.connection != m->connection)
-					return;
-				m->shrinking = true;
-			}
-			if (e.stamp >= 0)
-				touch(m, e.session, e.timeout);
-			if (e.server != LEADER)
-				to_follower(m, e.server, AT_FOLLOWER_WELCOME, e);
-			else
-				to_client(m, e.stamp < 0 ? AT_CLIENT_EXPIRED : AT_CLIENT_CONNECTED, e);
+			at_leader_hello(m, e);
 			break;
-
 		case AT_FOLLOWER_WELCOME:
-			to_client(m, e.stamp < 0 ? AT_CLIENT_EXPIRED : AT_CLIENT_CONNECTED, e);
+			at_follower_welcome(m, e);
 			break;
-
 		case AT_LEADER_PING:
-			for (int f = 1; f < NSERVERS; f++)
-				to_follower(m, f, AT_FOLLOWER_PING, (Event)
-							{
-								.server = f
-							});
-			schedule(m, AT_LEADER_PING, LEADER,
-					 m->now + m->tick / 2 + between(m, 0, ZKL_MS(2)), next);
+			at_leader_ping(m);
 			break;
-
 		case AT_FOLLOWER_PING:
-			e.session = m->session;
-			e.timeout = m->pending[e.server];
-			m->pending[e.server] = 0;
-			to_leader(m, e.server, AT_LEADER_PONG, e);
+			at_follower_ping(m, e);
 			break;
-
 		case AT_LEADER_PONG:
-			if (e.timeout > 0)
-				touch(m, e.session, e.timeout);
+			at_leader_pong(m, e);
 			break;
-
 		case AT_LEADER_EXPIRY:
-			if (e.session != m->session || e.stamp != m->touched || !m->alive)
-				return;
-			m->alive = false;
-			m->expired = m->now;
-			at_expiry(m, &m->rule);
-			at_expiry(m, &m->naive);
-			at_expiry(m, &m->unguarded);
-			at_expiry(m, &m->measured);
-			m->shrinking = false;
-			m->expiries++;
+			at_leader_expiry(m, e);
 			break;
-
 		case FAULT:
-			if (e.stamp > 0)
-				extend(&m->peer_link[e.server].cut_until, e.stamp);
-			else
-				fault(m);
+			at_fault(m, e);
 			break;
 	}
 }

@@ -136,7 +136,10 @@ static const NameCase name_cases[] = {
 	CASE("a/Locks", ZKL_NAME_OK),
 	CASE("a/xlocks", ZKL_NAME_OK),
 
-	/* what Curator or Go, one level up, may wait behind: names that people use */
+	/*
+	 * what Curator or Go, one level up, may wait behind: names that people
+	 * use
+	 */
 	CASE("customer/42", ZKL_NAME_OK),
 	CASE("invoice/2026/11", ZKL_NAME_OK),
 	CASE("order/" UUID, ZKL_NAME_OK),

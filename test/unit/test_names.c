@@ -360,7 +360,7 @@ test_uuids(void)
 static void
 print_names(int wanted)
 {
-	char	   (*printed)[ZKL_NAME_MAX + 1] = calloc((size_t) wanted, sizeof(*printed));
+	char		(*printed)[ZKL_NAME_MAX + 1] = calloc((size_t) wanted, sizeof(*printed));
 	char		name[2048];
 
 	for (int n = 0; n < wanted;)
