@@ -71,8 +71,10 @@ typedef struct ZklCoordinator ZklCoordinator;
  */
 typedef struct ZklSaved
 {
-	char		request[ZKL_UUID_SIZE]; /* the request's own name; "" = none yet */
-	char		contender[ZKL_OWN_NODE_SIZE];	/* its contender's; "" = not known */
+	char		request[ZKL_UUID_SIZE]; /* the request's own name; "" = none
+										 * yet */
+	char		contender[ZKL_OWN_NODE_SIZE];	/* its contender's; "" = not
+												 * known */
 } ZklSaved;
 
 /* What a backend wants. The pointers stay valid until the slot is GONE. */
@@ -84,7 +86,8 @@ typedef struct ZklWant
 	ZklMode		mode;
 	int			permits;		/* mode PERMIT: how many there may be */
 	bool		try;			/* TAKEN instead of waiting */
-	const char *beside;			/* downgrade: the contender that holds the write lock; or "" */
+	const char *beside;			/* downgrade: the contender that holds the
+								 * write lock; or "" */
 
 	/* who wants it, for other servers and for people; UTF-8 */
 	int			pid;
@@ -105,7 +108,8 @@ typedef struct ZklWant
 typedef enum ZklRefusal
 {
 	ZKL_REFUSAL_NONE = 0,
-	ZKL_REFUSAL_BUDGET,			/* one more could make the session too large to be ended */
+	ZKL_REFUSAL_BUDGET,			/* one more could make the session too large
+								 * to be ended */
 	ZKL_REFUSAL_COUNTER,		/* the lock's counter is used up */
 	ZKL_REFUSAL_LONG_NAME,		/* a foreign contender's name does not fit */
 	ZKL_REFUSAL_NO_WRITER,		/* the write lock to downgrade from is gone */
@@ -127,8 +131,9 @@ typedef struct ZklContenderRow
 {
 	char		contender[ZKL_NODE_SIZE];
 	ZklContenderKind kind;		/* NONE = a semaphore's permit */
-	int64_t		place;			/* rises along the queue; a read lock stands in the place
-								 * of the write lock that it was downgraded from */
+	int64_t		place;			/* rises along the queue; a read lock stands
+								 * in the place of the write lock that it was
+								 * downgraded from */
 	int64_t		token;			/* 0 = gone by the time we looked */
 	int64_t		session;		/* whose it is */
 	int64_t		created;		/* ms since 1970, the coordinator's clock */
@@ -139,12 +144,13 @@ typedef struct ZklContenderRow
 typedef struct ZklQuestion
 {
 	ZklQuestionKind kind;
-	int			place;			/* HOLDER: the slot, which may be GONE. Else a number of the
-								 * asker's, below ZKL_ASKERS */
+	int			place;			/* HOLDER: the slot, which may be GONE. Else a
+								 * number of the asker's, below ZKL_ASKERS */
 	uint32_t	serial;			/* comes back with the answer */
 	char		name[ZKL_NAME_MAX + 1]; /* of the lock */
 	ZklMode		mode;			/* HOLDER: of the slot's request, and */
-	char		request[ZKL_UUID_SIZE]; /* its saved.request, which is not asked for */
+	char		request[ZKL_UUID_SIZE]; /* its saved.request, which is not
+										 * asked for */
 	char		contender[ZKL_NODE_SIZE];	/* ASK_BACK, REMOVE: which one */
 	bool		ours;			/* ASK_BACK: from its row */
 	ZklNodeData data;			/* likewise, with "breaker" filled in */
@@ -166,7 +172,8 @@ typedef struct ZklAnswer
 {
 	ZklAnswerResult result;
 	char		text[ZKL_REFUSAL_SIZE];
-	int			contenders;		/* so many there are; rows are the first of them */
+	int			contenders;		/* so many there are; rows are the first of
+								 * them */
 	int			nrows;
 	ZklContenderRow rows[];
 } ZklAnswer;
@@ -174,26 +181,31 @@ typedef struct ZklAnswer
 typedef enum ZklEventKind
 {
 	ZKL_EVENT_BEGAN,			/* a session: "session", "timeout" */
-	ZKL_EVENT_ENDING,			/* the coordinator has to end its session, "text" says why:
-								 * granted slots are lost from now on. The worker lets
-								 * commits pass that are past their check, and calls end() */
+	ZKL_EVENT_ENDING,			/* the coordinator has to end its session,
+								 * "text" says why: granted slots are lost
+								 * from now on. The worker lets commits pass
+								 * that are past their check, and calls end() */
 	ZKL_EVENT_ENDED,			/* the session is over, "text" says why */
-	ZKL_EVENT_ACKNOWLEDGED,		/* "deadline"; the next one is due within "period" */
-	ZKL_EVENT_MARKED,			/* tokens up to "token" were given out by an answer to what
-								 * was sent at "sent" or later */
-	ZKL_EVENT_QUEUED,			/* "ahead": so many are before the slot; -1 = it does not
-								 * stand in a queue */
-	ZKL_EVENT_GRANTED,			/* "token", "ahead" (a semaphore's: so many permits are in
-								 * use), "waited": others were before it */
+	ZKL_EVENT_ACKNOWLEDGED,		/* "deadline"; the next one is due within
+								 * "period" */
+	ZKL_EVENT_MARKED,			/* tokens up to "token" were given out by an
+								 * answer to what was sent at "sent" or later */
+	ZKL_EVENT_QUEUED,			/* "ahead": so many are before the slot; -1 =
+								 * it does not stand in a queue */
+	ZKL_EVENT_GRANTED,			/* "token", "ahead" (a semaphore's: so many
+								 * permits are in use), "waited": others were
+								 * before it */
 	ZKL_EVENT_TAKEN,			/* a try found it taken; "ahead" */
 	ZKL_EVENT_REFUSED,			/* "refusal", "text" */
 	ZKL_EVENT_LOST,				/* granted, and vanished */
-	ZKL_EVENT_ASKED_BACK,		/* somebody wants the lock: "text" who. "foreign": another
-								 * client of the coordinator, which asks and no more */
-	ZKL_EVENT_CHARGED,			/* something was made for the slot that outlives it */
+	ZKL_EVENT_ASKED_BACK,		/* somebody wants the lock: "text" who.
+								 * "foreign": another client of the
+								 * coordinator, which asks and no more */
+	ZKL_EVENT_CHARGED,			/* something was made for the slot that
+								 * outlives it */
 	ZKL_EVENT_GONE,				/* nothing of the slot is left */
-	ZKL_EVENT_ANSWERED,			/* "question", "slot" = its place, "answer", which the
-								 * worker frees */
+	ZKL_EVENT_ANSWERED,			/* "question", "slot" = its place, "answer",
+								 * which the worker frees */
 	ZKL_EVENT_TROUBLE,			/* what keeps us from a lease: "text" */
 	ZKL_EVENT_CANNOT_GO_ON		/* not in this process: "text" says why */
 } ZklEventKind;
@@ -266,23 +278,26 @@ typedef struct ZklTarget
 	const char *root;
 	const char *server_name;
 	const char *credentials_file;
-	bool		creator_only;	/* all rights for our credentials, none for others */
+	bool		creator_only;	/* all rights for our credentials, none for
+								 * others */
 	ZklTime		session_timeout;	/* to ask for */
 	int			pid;
 	int			nslots;
 	const ZklHost *host;
 
 	/*
-	 * Two pieces of shared memory. "survivor" is there as long as the postmaster is:
-	 * ZKL_SURVIVOR_SIZE bytes, zero at first, for what a session is attached to again
-	 * with, or closed if "incarnation" is another one now. "memory" is of this
-	 * incarnation, memory_size() bytes, zero at first.
+	 * Two pieces of shared memory. "survivor" is there as long as the
+	 * postmaster is: ZKL_SURVIVOR_SIZE bytes, zero at first, for what a
+	 * session is attached to again with, or closed if "incarnation" is
+	 * another one now. "memory" is of this incarnation, memory_size() bytes,
+	 * zero at first.
 	 */
 	uint64_t	incarnation;
 	void	   *survivor;
 	void	   *memory;
 
-	ZklTime		deadline;		/* that an earlier worker has published; 0 = none */
+	ZklTime		deadline;		/* that an earlier worker has published; 0 =
+								 * none */
 } ZklTarget;
 
 typedef struct ZklCoordinatorOps
@@ -293,9 +308,9 @@ typedef struct ZklCoordinatorOps
 	size_t		(*memory_size) (int nslots);
 
 	/*
-	 * Begin. "*goes_on" says whether the session of an earlier worker does, so that what
-	 * it held may be adopted; else all of it is lost. Calls of want() with "adopt" come
-	 * next, before run().
+	 * Begin. "*goes_on" says whether the session of an earlier worker does,
+	 * so that what it held may be adopted; else all of it is lost. Calls of
+	 * want() with "adopt" come next, before run().
 	 */
 	ZklCoordinator *(*attach) (const ZklTarget *target, ZklTime now, bool *goes_on);
 
@@ -313,8 +328,11 @@ typedef struct ZklCoordinatorOps
 	/* The settings changed; "target" replaces the one before. */
 	void		(*reload) (ZklCoordinator *coordinator, const ZklTarget *target);
 
-	/* Take in what has come. Then: send what is wanted, do what is due; returns when run()
-	 * wants to be called again at the latest. Neither blocks. */
+	/*
+	 * Take in what has come. Then: send what is wanted, do what is due;
+	 * returns when run() wants to be called again at the latest. Neither
+	 * blocks.
+	 */
 	void		(*receive) (ZklCoordinator *coordinator);
 	ZklTime		(*run) (ZklCoordinator *coordinator);
 
@@ -326,8 +344,10 @@ typedef struct ZklCoordinatorOps
 
 	void		(*health) (ZklCoordinator *coordinator, ZklCoordinatorHealth *health);
 
-	/* The server stops, and nobody holds anything any more: the session is ended, which
-	 * may take a second. The coordinator is no more. */
+	/*
+	 * The server stops, and nobody holds anything any more: the session is
+	 * ended, which may take a second. The coordinator is no more.
+	 */
 	void		(*close) (ZklCoordinator *coordinator);
 } ZklCoordinatorOps;
 

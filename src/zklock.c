@@ -24,7 +24,7 @@
 #include "worker/worker.h"
 #include "zookeeper/ensemble.h"
 
-PG_MODULE_MAGIC_EXT(.name = "zklock", .version = ZKLOCK_VERSION);
+PG_MODULE_MAGIC_EXT(.name = "zklock",.version = ZKLOCK_VERSION);
 
 PGDLLEXPORT void _PG_init(void);
 

@@ -63,7 +63,7 @@ typedef struct Wait
 {
 	const char *name;			/* UTF-8 */
 	ZklMode		mode;
-	int			permits;			/* of a semaphore, else 0 */
+	int			permits;		/* of a semaphore, else 0 */
 	const ZklHold *downgrade;	/* the write hold to be downgraded, or NULL */
 	bool		try;			/* NULL instead of an error when it is taken */
 	bool		turn;			/* for a semaphore's mutex */
@@ -93,7 +93,11 @@ begin_wait(Wait *wait, bool try, int timeout)
 		wait->timeout = LockTimeout;
 		wait->by_lock_timeout = true;
 	}
-	/* not to wait for others takes a moment too: the coordinator has to say so */
+
+	/*
+	 * not to wait for others takes a moment too: the coordinator has to say
+	 * so
+	 */
 	if (wait->timeout != ZKL_WAIT_FOREVER)
 		wait->deadline = zkl_now() + ZKL_MS(wait->timeout == 0 ? TRY_TIMEOUT_MS : wait->timeout);
 }
@@ -244,7 +248,11 @@ raise_failed(Wait *wait, ZklEntry *entry)
 							   ZKL_NODE_SIZE - 1)));
 			break;
 		case ZKL_REFUSAL_NO_WRITER:
-			/* this may be the first sign that the write lock is lost: look again */
+
+			/*
+			 * this may be the first sign that the write lock is lost: look
+			 * again
+			 */
 			zkl_guard_refresh();
 			hold = zkl_holds_find_mode(wait->name, ZKL_MODE_WRITE);
 			if (hold != NULL)
@@ -296,8 +304,10 @@ submit(Wait *wait)
 	entry->inherited_token = 0;
 	if (wait->downgrade != NULL)
 	{
-		/* its name does not change any more; if it is lost meanwhile the
-		 * worker will not find it */
+		/*
+		 * its name does not change any more; if it is lost meanwhile the
+		 * worker will not find it
+		 */
 		strlcpy(entry->beside, zkl_shared->entries[wait->downgrade->entryno].saved.contender,
 				sizeof(entry->beside));
 		entry->inherited_token = wait->downgrade->token;
@@ -601,11 +611,15 @@ acquire(Wait *wait)
 	zkl_guard_check();
 
 	hold = zkl_holds_find_mode(wait->name, wait->mode);
-	/* each lease of a semaphore is one more, unless one was not quite given back */
+
+	/*
+	 * each lease of a semaphore is one more, unless one was not quite given
+	 * back
+	 */
 	if (hold != NULL && (wait->permits == 0 || hold->state == ZKL_HOLD_RELEASED))
 	{
 		wait_for_lease(wait, hold);
-		zkl_holds_drop_superseded();		/* which moves holds */
+		zkl_holds_drop_superseded();	/* which moves holds */
 		hold = zkl_holds_find_mode(wait->name, wait->mode);
 		zkl_hold_reserve_level(hold);
 		zkl_hold_count_acquire(hold, wait->xact_level);
@@ -717,7 +731,7 @@ acquire_or_let_go(Wait *wait, Wait *turn)
 int64
 zkl_acquire(const char *name, ZklMode mode, bool xact_level, bool try, int timeout)
 {
-	Wait		wait = {.name = name, .mode = mode, .xact_level = xact_level};
+	Wait		wait = {.name = name,.mode = mode,.xact_level = xact_level};
 
 	begin_wait(&wait, try, timeout);
 	return acquire_or_let_go(&wait, NULL);
@@ -728,8 +742,8 @@ zkl_acquire_permit(const char *semaphore, int permits, bool try, int timeout)
 {
 	char		turn_name[ZKL_NAME_MAX + 1];
 	char		name[ZKL_NAME_MAX + 1];
-	Wait		turn = {.name = turn_name, .mode = ZKL_MODE_EXCLUSIVE, .turn = true};
-	Wait		wait = {.name = name, .mode = ZKL_MODE_PERMIT, .permits = permits};
+	Wait		turn = {.name = turn_name,.mode = ZKL_MODE_EXCLUSIVE,.turn = true};
+	Wait		wait = {.name = name,.mode = ZKL_MODE_PERMIT,.permits = permits};
 
 	snprintf(turn_name, sizeof(turn_name), "%s" ZKL_SEMAPHORE_LOCKS, semaphore);
 	snprintf(name, sizeof(name), "%s" ZKL_SEMAPHORE_LEASES, semaphore);

@@ -110,7 +110,11 @@ finish_early(void)
 		if (zkl_guard.first_in_line)
 		{
 			PreCommit_on_commit_actions();
-			/* a second time it would empty all such tables again, which takes as long */
+
+			/*
+			 * a second time it would empty all such tables again, which takes
+			 * as long
+			 */
 			MyXactFlags &= ~XACT_FLAGS_ACCESSEDTEMPNAMESPACE;
 			smgrDoPendingSyncs(true, false);
 		}
@@ -222,9 +226,9 @@ end_transaction(void)
 	zkl_holds_at_xact_end();
 
 	/*
-	 * Inside a statement, which goes on: its next transaction relies on what is left
-	 * from its first moment, and with the epoch of the statement's beginning, since
-	 * what it does is one piece of work.
+	 * Inside a statement, which goes on: its next transaction relies on what
+	 * is left from its first moment, and with the epoch of the statement's
+	 * beginning, since what it does is one piece of work.
 	 */
 	if (zkl_guard.nesting > 0 && zkl_nholds > 0 && !proc_exit_inprogress)
 	{
@@ -295,8 +299,10 @@ on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, 
 			if (zkl_guard.nesting > 0 &&
 				(zkl_guard.doom != ZKL_LOSS_NONE || zkl_guard.timer_found || (zkl_guard.relying && !zkl_still_good(0))))
 			{
-				/* somebody caught it (the worker's push is a mere cancel, so
-				 * look): cancel what comes next, too */
+				/*
+				 * somebody caught it (the worker's push is a mere cancel, so
+				 * look): cancel what comes next, too
+				 */
 				zkl_guard.swallowed = true;
 				QueryCancelPending = true;
 				InterruptPending = true;

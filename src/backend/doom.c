@@ -129,7 +129,7 @@ zkl_guard_refresh(void)
 	if (zkl_guard.relying)
 		(void) zkl_still_good(0);
 	else if (lost != NULL && zkl_has_written())
-		zkl_doom(lost);				/* whatever it was that no hook has seen */
+		zkl_doom(lost);			/* whatever it was that no hook has seen */
 }
 
 const char *
@@ -185,7 +185,10 @@ zkl_raise_doom(void)
 void
 zkl_guard_check_doom(void)
 {
-	/* the timer may have looked just when the transaction began to rely on a lock */
+	/*
+	 * the timer may have looked just when the transaction began to rely on a
+	 * lock
+	 */
 	if (zkl_guard.timer_found && zkl_still_good(0))
 		zkl_guard.timer_found = false;
 	if (zkl_guard.doom != ZKL_LOSS_NONE)

@@ -90,19 +90,22 @@ static struct
 	int			npasses;
 	int			maxpasses;
 
-	/* one up whenever a pass is added, changed or forgotten: what a trigger
+	/*
+	 * one up whenever a pass is added, changed or forgotten: what a trigger
 	 * remembers for its next row is good while this stands still; never 0,
-	 * which is the epoch of a trigger that remembers nothing */
+	 * which is the epoch of a trigger that remembers nothing
+	 */
 	uint64		epoch;
 	bool		callbacks_registered;
-} fence = {.epoch = 1};
+}			fence = {.epoch = 1};
 
 /* What a trigger remembers from row to row, in its FmgrInfo. */
 typedef struct GuardCall
 {
 	const char *resource;
 	AttrNumber	column;			/* that holds the token, or InvalidAttrNumber */
-	bool		checked;		/* the token there must have been presented, too */
+	bool		checked;		/* the token there must have been presented,
+								 * too */
 	uint64		epoch;			/* fence.epoch at the last pass, or 0 */
 	int64		token;			/* that passed then */
 } GuardCall;
@@ -385,7 +388,7 @@ pass(Oid function, const char *resource, int64 token, bool issued, bool call)
 		refuse_future(resource, token);
 
 	mark = zkl_mark_advance(function, resource, token,
-						known != NULL ? known->before : InvalidTransactionId, call);
+							known != NULL ? known->before : InvalidTransactionId, call);
 	if (token < mark.token)
 		ereport(ERROR,
 				(errcode(ZKL_ERRCODE_STALE_FENCING_TOKEN),
@@ -565,8 +568,10 @@ pass_without_column(Oid function, TriggerData *call, GuardCall *guard)
 	int64		token;
 	Pass	   *known;
 
-	/* the writer's lock and token, and not those of whoever runs his code; what a row
-	 * brings along is its own */
+	/*
+	 * the writer's lock and token, and not those of whoever runs his code;
+	 * what a row brings along is its own
+	 */
 	zkl_refuse_restricted();
 	zkl_guard_check();
 	token = token_of_lock(guard->resource);

@@ -38,7 +38,8 @@ typedef enum CommitStep
 
 typedef struct ZklGuard
 {
-	int			nesting;		/* executor, utility and trigger levels we are in */
+	int			nesting;		/* executor, utility and trigger levels we are
+								 * in */
 	volatile sig_atomic_t relying;	/* this transaction relies on a lock ... */
 	uint32		epoch;			/* ... since the lease had this epoch */
 	bool		did_work;		/* ... and ran a statement that is not exempt */
@@ -48,32 +49,38 @@ typedef struct ZklGuard
 	bool		committed_elsewhere;	/* others may have committed on their
 										 * servers: they were let pass */
 	bool		first_in_line;	/* no library was preloaded before us */
-	uintptr_t	place;			/* the one of our callbacks' places that counts */
+	uintptr_t	place;			/* the one of our callbacks' places that
+								 * counts */
 	uint32		losses;			/* zkl_shared->losses when we last looked */
 
-	ZklLoss		doom;			/* why this transaction cannot commit; NONE = it can */
+	ZklLoss		doom;			/* why this transaction cannot commit; NONE =
+								 * it can */
 	char		name[ZKL_NAME_MAX + 1]; /* of the lock, UTF-8 */
 	char		breaker[sizeof(((ZklEntry *) 0)->breaker)];
 	ZklTime		since;			/* deadline that passed, or when it was seen */
 	const PlannedStmt *statement;	/* the innermost one that runs, or NULL: a
 									 * utility statement */
-	int			running;		/* so many run, one inside the other, that are not */
-	bool		travelling;		/* ZK001 is on its way up as query_canceled;
-								 * a procedure's COMMIT that fails ends the
-								 * doomed transaction before it arrives. When a
-								 * statement begins it was caught on the way */
+	int			running;		/* so many run, one inside the other, that are
+								 * not */
+	bool		travelling;		/* ZK001 is on its way up as query_canceled; a
+								 * procedure's COMMIT that fails ends the
+								 * doomed transaction before it arrives. When
+								 * a statement begins it was caught on the way */
 
 	/*
-	 * What the signal handler and the rest tell each other. These are not one ladder: the
-	 * handler may find a loss before anything else has doomed the transaction, and a
-	 * subtransaction may have caught the cancel of a doom that the handler never saw.
+	 * What the signal handler and the rest tell each other. These are not one
+	 * ladder: the handler may find a loss before anything else has doomed the
+	 * transaction, and a subtransaction may have caught the cancel of a doom
+	 * that the handler never saw.
 	 */
 	volatile sig_atomic_t timer_found;	/* it saw what dooms us */
-	volatile sig_atomic_t in_copy_in;	/* COPY FROM STDIN: may wait for the client */
+	volatile sig_atomic_t in_copy_in;	/* COPY FROM STDIN: may wait for the
+										 * client */
 	volatile sig_atomic_t swallowed;	/* somebody caught the cancel */
 	volatile sig_atomic_t dying;	/* it decided for FATAL */
 	ZklTime		found_at;
-	volatile sig_atomic_t exempt;	/* the client's statement passes in any case */
+	volatile sig_atomic_t exempt;	/* the client's statement passes in any
+									 * case */
 	volatile sig_atomic_t timer_armed;
 	int			signal;			/* of the timer and of the worker's push; 0 =
 								 * not set up yet */

@@ -207,7 +207,10 @@ zkl_hold_count_acquire(ZklHold *hold, bool xact_level)
 {
 	int			level = GetCurrentTransactionNestLevel();
 
-	/* if a rollback to a savepoint takes this acquire back, the release stands */
+	/*
+	 * if a rollback to a savepoint takes this acquire back, the release
+	 * stands
+	 */
 	if (hold->state == ZKL_HOLD_RELEASED)
 		hold->state = ZKL_HOLD_KEPT;
 	if (!xact_level)

@@ -60,8 +60,8 @@ typedef struct ZklHold
 	int			maxlevels;
 	ZklHoldState state;
 	ZklLoss		loss;			/* seen, and not acknowledged */
-	bool		superseded;		/* lost, and being acquired again: that is what
-								 * acknowledges it, if it succeeds */
+	bool		superseded;		/* lost, and being acquired again: that is
+								 * what acknowledges it, if it succeeds */
 } ZklHold;
 
 extern ZklHold *zkl_holds;

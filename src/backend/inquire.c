@@ -51,7 +51,10 @@ leave_desk(int code, Datum arg)
 	ZklDesk    *desk = (ZklDesk *) DatumGetPointer(arg);
 	uint64		expected = my_word;
 
-	/* the worker may be at it, or may just have finished, or have taken it back */
+	/*
+	 * the worker may be at it, or may just have finished, or have taken it
+	 * back
+	 */
 	if (!pg_atomic_compare_exchange_u64(&desk->word, &expected,
 										zkl_desk_with_state(my_word, ZKL_DESK_ABANDONED)))
 		zkl_desk_clear(desk, zkl_desk_with_state(my_word, ZKL_DESK_ANSWERED));
@@ -101,7 +104,11 @@ wait_for_answer(ZklDesk *desk, ZklDesk *answer, ZklTime until, int timeout)
 		return false;
 	pg_read_barrier();
 	memcpy(answer, desk, sizeof(*answer));
-	/* a full barrier: what was copied is this use's if the desk still was ours */
+
+	/*
+	 * a full barrier: what was copied is this use's if the desk still was
+	 * ours
+	 */
 	return pg_atomic_compare_exchange_u64(&desk->word, &word, zkl_desk_cleared(word));
 }
 

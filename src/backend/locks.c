@@ -181,4 +181,3 @@ zkl_lock_is_held(PG_FUNCTION_ARGS)
 	hold = zkl_holds_find(name);
 	PG_RETURN_BOOL(hold != NULL && hold->state != ZKL_HOLD_RELEASED && zkl_guard_is_certain(hold));
 }
-

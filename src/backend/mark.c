@@ -237,7 +237,10 @@ last_toucher(TupleTableSlot *slot)
 	}
 	else if (!HEAP_LOCKED_UPGRADED(header.t_infomask))
 	{
-		/* a savepoint's and the transaction's, or an owner's who locks rows himself */
+		/*
+		 * a savepoint's and the transaction's, or an owner's who locks rows
+		 * himself
+		 */
 		nmembers = GetMultiXactIdMembers(HeapTupleHeaderGetRawXmax(&header), &members, false,
 										 HEAP_XMAX_IS_LOCKED_ONLY(header.t_infomask));
 		for (int i = 0; i < nmembers; i++)
@@ -409,7 +412,8 @@ write_mark(Table *table, TupleTableSlot *slot, bool exists, const char *resource
 						   security | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
 	ExecOpenIndices(target, false);
 	if (exists)
-		ExecSimpleRelationUpdate(target, estate, NULL, slot, row);	/* no trigger asks for the NULL */
+		ExecSimpleRelationUpdate(target, estate, NULL, slot, row);	/* no trigger asks for
+																	 * the NULL */
 	else
 		ExecSimpleRelationInsert(target, estate, row);
 	ExecCloseIndices(target);
@@ -453,7 +457,11 @@ zkl_mark_advance(Oid function, const char *resource, int64 token, TransactionId 
 		}
 		if (token < mark.token)
 			break;
-		/* our own trace covers that of whom we found when we passed with a lower token */
+
+		/*
+		 * our own trace covers that of whom we found when we passed with a
+		 * lower token
+		 */
 		if (TransactionIdIsNormal(mark.last) && zkl_is_own_transaction(mark.last))
 			mark.last = before;
 		if (token > mark.token)

@@ -138,7 +138,7 @@ zkl_lock_queue(PG_FUNCTION_ARGS)
 {
 	char		name[ZKL_NAME_MAX + 1];
 	ZklDesk    *queue;
-	ZklRow			row = {.n = 0};
+	ZklRow		row = {.n = 0};
 	int			position = 0;
 
 	zkl_require_preload();
@@ -163,7 +163,7 @@ zkl_lock_queue(PG_FUNCTION_ARGS)
 		zkl_row_put_text(&row, contender->data.user);
 		zkl_row_put_text(&row, contender->data.application);
 		zkl_row_put(&row, TimestampTzGetDatum((TimestampTz) contender->created * 1000 -
-									  (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY));
+											  (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY));
 		zkl_row_put_int(&row, contender->token);
 		zkl_row_put_text(&row, psprintf("0x%" PRIx64, (uint64) contender->session));
 		zkl_row_put_text(&row, contender->contender);
@@ -186,12 +186,14 @@ typedef struct Break
 {
 	char		name[ZKL_NAME_MAX + 1];
 	char		breaker[sizeof(((ZklNodeData *) 0)->breaker)];
-	ZklDesk    *queue;			/* as it was at the beginning; token 0 = gone since */
+	ZklDesk    *queue;			/* as it was at the beginning; token 0 = gone
+								 * since */
 	bool		holding[ZKL_ANSWER_ROWS];	/* those rows held the lock then */
 	int			nholding;
 	StringInfoData holders;		/* for messages: who they are; UTF-8 */
 	int			patience;		/* ms */
-	const char *stubborn;		/* a server of ours that has not let go, or NULL */
+	const char *stubborn;		/* a server of ours that has not let go, or
+								 * NULL */
 	bool		removed;		/* a contender was removed */
 } Break;
 
@@ -221,7 +223,11 @@ choose_holders(Break *brk)
 		brk->nholding++;
 		describe_contender(&brk->holders, &brk->queue->rows[i]);
 	}
-	/* of a semaphore that so many hold: those that were seen, and then the next ones */
+
+	/*
+	 * of a semaphore that so many hold: those that were seen, and then the
+	 * next ones
+	 */
 	if (brk->queue->contenders > brk->queue->nrows && brk->nholding == brk->queue->nrows)
 		ereport(NOTICE,
 				(errmsg("more than %d clients hold %s", brk->queue->nrows, zkl_lock_label(brk->name)),
@@ -241,7 +247,7 @@ ask_holders(Break *brk)
 	for (int i = 0; i < brk->queue->nrows; i++)
 	{
 		ZklContenderRow *row = &brk->queue->rows[i];
-		ZklQuestion question = {.kind = ZKL_QUESTION_ASK_BACK, .ours = row->ours, .data = row->data};
+		ZklQuestion question = {.kind = ZKL_QUESTION_ASK_BACK,.ours = row->ours,.data = row->data};
 
 		if (!brk->holding[i])
 			continue;

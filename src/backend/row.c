@@ -80,7 +80,7 @@ zkl_row_put_histogram(ZklRow *row, const uint64 buckets[ZKL_STATS_BUCKETS])
 	for (int i = 0; i < ZKL_STATS_BUCKETS; i++)
 		elements[i] = Int64GetDatum((int64) buckets[i]);
 	zkl_row_put(row, PointerGetDatum(construct_array(elements, ZKL_STATS_BUCKETS, INT8OID,
-											 sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)));
+													 sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)));
 }
 
 void

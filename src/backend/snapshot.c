@@ -81,8 +81,10 @@ is_only_calls(Node *node, Oid extension)
 		  func_volatile(call->funcid) != PROVOLATILE_IMMUTABLE)))
 		return false;
 	foreach(arg, call->args)
+	{
 		if (!is_only_calls(lfirst(arg), extension))
 			return false;
+	}
 	return true;
 }
 
@@ -107,7 +109,8 @@ statement_is_alone(Oid function)
 		statement = ActivePortal != NULL && list_length(ActivePortal->stmts) == 1 ?
 			linitial_node(PlannedStmt, ActivePortal->stmts) : NULL;
 	if (statement == NULL)
-		return ActivePortal == NULL;	/* by the fast path, or in a background worker */
+		return ActivePortal == NULL;	/* by the fast path, or in a
+										 * background worker */
 	plan = statement->planTree;
 	if (statement->commandType != CMD_SELECT || statement->hasModifyingCTE ||
 		statement->subplans != NIL || plan->lefttree != NULL || plan->qual != NIL)
@@ -115,14 +118,18 @@ statement_is_alone(Oid function)
 	if (IsA(plan, FunctionScan))
 	{
 		foreach(cell, ((FunctionScan *) plan)->functions)
+		{
 			if (!is_only_calls(lfirst_node(RangeTblFunction, cell)->funcexpr, extension))
 				return false;
+		}
 	}
 	else if (!IsA(plan, Result) || ((Result *) plan)->resconstantqual != NULL)
 		return false;
 	foreach(cell, plan->targetlist)
+	{
 		if (!is_only_calls((Node *) lfirst_node(TargetEntry, cell)->expr, extension))
 			return false;
+	}
 	return true;
 }
 

@@ -90,8 +90,10 @@ query_is_exempt(PlannedStmt *stmt)
 		if (!IsA(call, FuncExpr) || !is_zklock_function(call->funcid))
 			return false;
 		foreach(arg, call->args)
+		{
 			if (!is_constant(lfirst(arg)))
 				return false;
+		}
 	}
 	return true;
 }
@@ -192,12 +194,12 @@ convert_error(MemoryContext context)
 		return;					/* somebody else's error */
 
 	/*
-	 * PostgreSQL tells the client before it rolls back. One that does not read would keep
-	 * the row locks in the next holder's way.
+	 * PostgreSQL tells the client before it rolls back. One that does not
+	 * read would keep the row locks in the next holder's way.
 	 */
 	if (zkl_idle_loss == ZKL_IDLE_TERMINATE && zkl_has_written() && !client_can_hear())
 	{
-		zkl_guard.dying = true;		/* for the log */
+		zkl_guard.dying = true; /* for the log */
 		whereToSendOutput = DestNone;
 		ereport(FATAL,
 				(errcode(ERRCODE_ADMIN_SHUTDOWN),
@@ -245,7 +247,11 @@ zkl_leave_level(void)
 		return;
 	if (zkl_guard.relying)
 		zkl_written_note_notify();
-	/* the cancel was caught, or came after the last moment at which it was served */
+
+	/*
+	 * the cancel was caught, or came after the last moment at which it was
+	 * served
+	 */
 	if ((zkl_guard.swallowed || zkl_guard.timer_found) && !zkl_guard.exempt)
 	{
 		zkl_guard_check();
@@ -398,7 +404,11 @@ guard_ProcessUtility(PlannedStmt *pstmt, const char *queryString, bool readOnlyT
 		zkl_guard.statement = around;
 		if (copy_in)
 			zkl_guard.in_copy_in = false;
-		/* it was refused, and nothing is decided: the transaction may stay open */
+
+		/*
+		 * it was refused, and nothing is decided: the transaction may stay
+		 * open
+		 */
 		if (zkl_is_two_phase(stmt))
 			zkl_undecide();
 		zkl_leave_level_by_error(memory);

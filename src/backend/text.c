@@ -230,6 +230,7 @@ zkl_interval_ms(Interval *interval)
 	/* 'infinity' has the largest fields there are, and so is out of range */
 	double		ms = interval->time / 1000.0 +
 		(interval->day + interval->month * (double) DAYS_PER_MONTH) * SECS_PER_DAY * 1000.0;
+
 	if (interval->time < 0 || interval->day < 0 || interval->month < 0 ||
 		ms < 0 || ms > INT_MAX)
 		ereport(ERROR,

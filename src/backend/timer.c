@@ -184,20 +184,23 @@ on_timer(void)
 	}
 	else if ((zkl_guard.in_copy_in || waits_to_send()) && has_written &&
 			 zkl_idle_loss == ZKL_IDLE_TERMINATE)
-		zkl_guard.dying = true;		/* the cancel did not get through */
+		zkl_guard.dying = true; /* the cancel did not get through */
 	else if (zkl_guard.swallowed && now - zkl_guard.found_at > DOOM_PATIENCE)
 		zkl_guard.dying = true;
 	else if (zkl_guard.nesting == 0 && (has_written || MyProc->waitLock != NULL) &&
 			 zkl_idle_loss == ZKL_IDLE_TERMINATE && now - zkl_guard.found_at > DOOM_PATIENCE)
-		zkl_guard.dying = true;		/* a pipeline whose Sync does not come: not idle
-								 * to those who look, but a cancel is ignored; or
-								 * the parser waits for a table that somebody has
-								 * locked, for ever if need be */
+		zkl_guard.dying = true; /* a pipeline whose Sync does not come: not
+								 * idle to those who look, but a cancel is
+								 * ignored; or the parser waits for a table
+								 * that somebody has locked, for ever if need
+								 * be */
 
 	if (is_idle())
 	{
-		/* a cancel would be ignored; and where nothing was written nothing is
-		 * in the next holder's way */
+		/*
+		 * a cancel would be ignored; and where nothing was written nothing is
+		 * in the next holder's way
+		 */
 		if (has_written && zkl_idle_loss == ZKL_IDLE_TERMINATE)
 			zkl_guard.dying = true;
 	}
@@ -230,7 +233,7 @@ on_timer(void)
 
 /* From the kernel's timer, or from the worker, which has something to say. */
 static void
-on_signal(int signo, siginfo_t *info, void *context)
+on_signal(int signo, siginfo_t * info, void *context)
 {
 	int			save_errno = errno;
 	bool		from_timer = info->si_code == SI_TIMER;

@@ -70,7 +70,7 @@ zkl_locks_view(PG_FUNCTION_ARGS)
 {
 	static const char *const levels_text[] = {"", "backend", "transaction", "backend, transaction"};
 	ZklEntry   *copy = palloc(sizeof(ZklEntry));
-	ZklRow			row = {.n = 0};
+	ZklRow		row = {.n = 0};
 
 	zkl_require_preload();
 	InitMaterializedSRF(fcinfo, 0);
@@ -133,7 +133,7 @@ Datum
 zkl_session_view(PG_FUNCTION_ARGS)
 {
 	ZklHealth  *health;
-	ZklRow			row = {.n = 0};
+	ZklRow		row = {.n = 0};
 	ZklTime		now = zkl_now();
 	uint64		word;
 	uint32		pid;
@@ -195,7 +195,7 @@ Datum
 zkl_lock_stats_view(PG_FUNCTION_ARGS)
 {
 	ZklLockStats lock;
-	ZklRow			row = {.n = 0};
+	ZklRow		row = {.n = 0};
 
 	zkl_require_preload();
 	InitMaterializedSRF(fcinfo, 0);
@@ -223,7 +223,7 @@ zkl_lock_stats_view(PG_FUNCTION_ARGS)
 Datum
 zkl_lock_stats_total(PG_FUNCTION_ARGS)
 {
-	ZklRow			row = {.n = 0};
+	ZklRow		row = {.n = 0};
 
 	zkl_require_preload();
 	for (int outcome = 0; outcome < ZKL_STATS_OUTCOMES; outcome++)

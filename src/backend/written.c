@@ -56,8 +56,8 @@ zkl_notify_is_pending(void)
 	volatile bool pending = false;
 
 	/*
-	 * async.c keeps it to itself, but for PREPARE TRANSACTION, which refuses a
-	 * transaction of that kind and does nothing else.
+	 * async.c keeps it to itself, but for PREPARE TRANSACTION, which refuses
+	 * a transaction of that kind and does nothing else.
 	 */
 	PG_TRY();
 	{
@@ -156,15 +156,17 @@ zkl_written_note_plan(const PlannedStmt *stmt, bool concerned)
 
 	if (concerned)
 		foreach(lc, stmt->rtable)
-		{
-			RangeTblEntry *rte = lfirst_node(RangeTblEntry, lc);
+	{
+		RangeTblEntry *rte = lfirst_node(RangeTblEntry, lc);
 
-			if (rte->rtekind == RTE_RELATION && rte->relkind == RELKIND_FOREIGN_TABLE)
-				note_foreign_table(rte->relid);
-		}
+		if (rte->rtekind == RTE_RELATION && rte->relkind == RELKIND_FOREIGN_TABLE)
+			note_foreign_table(rte->relid);
+	}
 	foreach(lc, stmt->resultRelations)
+	{
 		if (is_elsewhere(rt_fetch(lfirst_int(lc), stmt->rtable)->relkind))
 			zkl_written_elsewhere = ZKL_WRITTEN_FAR;
+	}
 }
 
 /* Foreign partitions that rows were routed to: the plan does not name them. */
@@ -195,11 +197,11 @@ note_named_table(const RangeVar *name, bool concerned)
 		zkl_written_elsewhere = ZKL_WRITTEN_FAR;
 	if (concerned)
 		foreach(lc, find_all_inheritors(relation, NoLock, NULL))
-		{
-			if (is_elsewhere(get_rel_relkind(lfirst_oid(lc))))
-				zkl_written_elsewhere = ZKL_WRITTEN_FAR;
-			note_foreign_table(lfirst_oid(lc));
-		}
+	{
+		if (is_elsewhere(get_rel_relkind(lfirst_oid(lc))))
+			zkl_written_elsewhere = ZKL_WRITTEN_FAR;
+		note_foreign_table(lfirst_oid(lc));
+	}
 }
 
 void
@@ -213,7 +215,9 @@ zkl_written_note_utility(Node *stmt, bool concerned)
 		zkl_written_elsewhere = ZKL_WRITTEN_HERE;
 	else if (IsA(stmt, TruncateStmt))
 		foreach(lc, ((TruncateStmt *) stmt)->relations)
-			note_named_table(lfirst_node(RangeVar, lc), concerned);
+	{
+		note_named_table(lfirst_node(RangeVar, lc), concerned);
+	}
 }
 
 static void

@@ -30,8 +30,10 @@
 typedef enum ZklWritten
 {
 	ZKL_WRITTEN_NOTHING = 0,
-	ZKL_WRITTEN_HERE,			/* NOTIFY; LOCK TABLE, which nobody may be left with */
-	ZKL_WRITTEN_FAR				/* it went, or may have gone, to another server */
+	ZKL_WRITTEN_HERE,			/* NOTIFY; LOCK TABLE, which nobody may be
+								 * left with */
+	ZKL_WRITTEN_FAR				/* it went, or may have gone, to another
+								 * server */
 } ZklWritten;
 
 extern volatile sig_atomic_t zkl_written_elsewhere; /* ZklWritten */

@@ -43,8 +43,7 @@ typedef enum ZklContenderKind
 typedef struct ZklContender
 {
 	ZklContenderKind kind;
-	int64_t		digits;			/* negative after the server's counter
-								 * wrapped */
+	int64_t		digits;			/* negative after the server's counter wrapped */
 } ZklContender;
 
 /*

@@ -47,6 +47,14 @@ component_is(const char *component, size_t len, const char *text)
 	return len == strlen(text) && memcmp(component, text, len) == 0;
 }
 
+static ZklNameFault
+make_fault(ZklNameError error, int component, uint32_t character)
+{
+	ZklNameFault fault = {error, component, character};
+
+	return fault;
+}
+
 /*
  * What names and roots have in common: the characters, and that no component
  * is empty or begins with a dot. A name has more rules.
@@ -65,15 +73,18 @@ find_fault(const char *text, size_t len, bool is_name)
 
 		/* it may be cut anywhere, so that components mean nothing */
 		if (c == ZKL_UTF8_INVALID || c == 0)
-			return (ZklNameFault) {ZKL_NAME_NOT_UTF8, 0, 0};
+			return make_fault(ZKL_NAME_NOT_UTF8, 0, 0);
 		if (is_refused(c) && refused.error == ZKL_NAME_OK)
-			refused = (ZklNameFault) {ZKL_NAME_CONTROL_CHARACTER, fault.component, c};
+			refused = make_fault(ZKL_NAME_CONTROL_CHARACTER, fault.component, c);
 		fault.component += c == '/';
 	}
 	if (refused.error != ZKL_NAME_OK)
 		return refused;
 
-	/* at the end of a name that ends in a slash there is one more, an empty one */
+	/*
+	 * at the end of a name that ends in a slash there is one more, an empty
+	 * one
+	 */
 	for (fault.component = 1; begin <= len; fault.component++)
 	{
 		const char *component = text + begin;
@@ -108,9 +119,9 @@ ZklNameFault
 zkl_name_fault(const char *name, size_t len)
 {
 	if (len == 0)
-		return (ZklNameFault) {ZKL_NAME_EMPTY, 0, 0};
+		return make_fault(ZKL_NAME_EMPTY, 0, 0);
 	if (len > ZKL_NAME_MAX)
-		return (ZklNameFault) {ZKL_NAME_TOO_LONG, 0, 0};
+		return make_fault(ZKL_NAME_TOO_LONG, 0, 0);
 	return find_fault(name, len, true);
 }
 
@@ -155,11 +166,11 @@ ZklNameFault
 zkl_root_fault(const char *root, size_t len)
 {
 	if (len == 0)
-		return (ZklNameFault) {ZKL_NAME_EMPTY, 0, 0};
+		return make_fault(ZKL_NAME_EMPTY, 0, 0);
 	if (len > ZKL_ROOT_MAX)
-		return (ZklNameFault) {ZKL_NAME_TOO_LONG, 0, 0};
+		return make_fault(ZKL_NAME_TOO_LONG, 0, 0);
 	if (root[0] != '/')
-		return (ZklNameFault) {ZKL_NAME_NOT_ABSOLUTE, 0, 0};
+		return make_fault(ZKL_NAME_NOT_ABSOLUTE, 0, 0);
 	return find_fault(root + 1, len - 1, false);
 }
 

@@ -50,9 +50,8 @@ typedef enum ZklNameError
 	ZKL_NAME_DOT_COMPONENT,		/* a component begins with a dot */
 	ZKL_NAME_CONTROL_CHARACTER, /* U+0001-001F, U+007F-009F, and what else
 								 * ZooKeeper refuses: U+E000-F8FF,
-								 * U+FFF0-FFFF, and everything above (it
-								 * looks at UTF-16, where that is two
-								 * surrogates) */
+								 * U+FFF0-FFFF, and everything above (it looks
+								 * at UTF-16, where that is two surrogates) */
 	ZKL_NAME_LOOKS_LIKE_CONTENDER,	/* any component */
 	ZKL_NAME_RESERVED,			/* a later component is "locks" or "leases" */
 	ZKL_NAME_TOO_DEEP,			/* too many components */
@@ -63,8 +62,8 @@ typedef enum ZklNameError
 typedef struct ZklNameFault
 {
 	ZklNameError error;
-	int			component;		/* the one at fault, counted from 1; 0 when it is
-								 * the name as a whole */
+	int			component;		/* the one at fault, counted from 1; 0 when it
+								 * is the name as a whole */
 	uint32_t	character;		/* CONTROL_CHARACTER: the first such one */
 } ZklNameFault;
 

@@ -38,7 +38,7 @@ typedef struct ZklNodeData
 	int			timeout;		/* of the ZooKeeper session, ms: the owner may
 								 * rely on the lock for as long when nobody
 								 * reaches it; 0 = not said */
-	int			permits;			/* a semaphore's, as its owner was told; 0 =
+	int			permits;		/* a semaphore's, as its owner was told; 0 =
 								 * not said */
 } ZklNodeData;
 

@@ -51,17 +51,21 @@ typedef enum ZklPhase
  */
 #define ZKL_FLAG_LOST		0x001	/* worker: the lock is lost */
 #define ZKL_FLAG_VANISHED	0x002	/* worker: somebody deleted its contender */
-#define ZKL_FLAG_BROKEN		0x004	/* worker: it was taken away, see "breaker" */
-#define ZKL_FLAG_COMMITTING 0x008	/* owner: set between PRE_COMMIT and the end of its
-									 * commit; the worker must not cancel it, nor give the
-									 * lock to anybody else */
+#define ZKL_FLAG_BROKEN		0x004	/* worker: it was taken away, see
+									 * "breaker" */
+#define ZKL_FLAG_COMMITTING 0x008	/* owner: set between PRE_COMMIT and the
+									 * end of its commit; the worker must not
+									 * cancel it, nor give the lock to anybody
+									 * else */
 #define ZKL_FLAG_LET_GO		0x010	/* owner: done with it */
-#define ZKL_FLAG_TIMED_OUT	0x020	/* owner, before LET_GO: for the statistics */
-#define ZKL_FLAG_UNCERTAIN	0x040	/* owner, before LET_GO: the lease was over when it gave
-									 * the lock back; for the statistics */
+#define ZKL_FLAG_TIMED_OUT	0x020	/* owner, before LET_GO: for the
+									 * statistics */
+#define ZKL_FLAG_UNCERTAIN	0x040	/* owner, before LET_GO: the lease was
+									 * over when it gave the lock back; for
+									 * the statistics */
 #define ZKL_FLAG_ASKED		0x080	/* owner: wants to know who holds the lock */
-#define ZKL_FLAG_ANSWERED	0x100	/* worker: "holder" is filled in; the owner clears it
-									 * when it asks again */
+#define ZKL_FLAG_ANSWERED	0x100	/* worker: "holder" is filled in; the
+									 * owner clears it when it asks again */
 
 /* How a lock is lost, or why one cannot be relied on. */
 typedef enum ZklLoss
@@ -73,7 +77,8 @@ typedef enum ZklLoss
 
 	/* not of an entry, but of the lease that all depend on */
 	ZKL_LOSS_LAPSED,			/* its deadline has passed */
-	ZKL_LOSS_LAPSED_BEFORE,		/* it had passed, and the lease is current again */
+	ZKL_LOSS_LAPSED_BEFORE,		/* it had passed, and the lease is current
+								 * again */
 	ZKL_LOSS_SHORT				/* less of it is left than is needed */
 } ZklLoss;
 
@@ -117,8 +122,10 @@ typedef struct ZklEntry
 	/* the owner's, at any time; informational */
 	pg_atomic_uint32 levels;	/* ZKL_LEVEL_ at which it is held or wanted */
 
-	/* the coordinator's, in the worker, before it sends anything; the next worker's
-	 * coordinator goes on with it */
+	/*
+	 * the coordinator's, in the worker, before it sends anything; the next
+	 * worker's coordinator goes on with it
+	 */
 	ZklSaved	saved;
 
 	/* the worker's, before it sets HELD; constant afterwards */

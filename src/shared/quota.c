@@ -126,8 +126,8 @@ zkl_quota_take_entry(void)
 		check_allowance(role);
 
 	/*
-	 * First take it, then count: of two who come at once both may be refused at the
-	 * limit, but never both let in.
+	 * First take it, then count: of two who come at once both may be refused
+	 * at the limit, but never both let in.
 	 */
 	index = zkl_entry_take();
 	if (index < 0)

@@ -215,7 +215,11 @@ zkl_entry_take(void)
 			continue;
 
 		hint = entryno;
-		/* before all else, for those who read without a lock: it is another use now */
+
+		/*
+		 * before all else, for those who read without a lock: it is another
+		 * use now
+		 */
 		entry->serial++;
 		pg_write_barrier();
 		memset(&entry->saved, 0, sizeof(entry->saved));

@@ -96,7 +96,8 @@ typedef struct ZklHealth
 	pg_atomic_uint32 connected;
 	pg_atomic_uint64 session;	/* id, 0 = none */
 	pg_atomic_uint64 timeout;	/* as agreed upon with the coordinator */
-	pg_atomic_uint64 heartbeat_sent;	/* stamp of the latest acknowledged one */
+	pg_atomic_uint64 heartbeat_sent;	/* stamp of the latest acknowledged
+										 * one */
 	pg_atomic_uint64 heartbeat_took;	/* and how long that took */
 	pg_atomic_uint64 heartbeats;
 	pg_atomic_uint64 heartbeat_failures;	/* not acknowledged, or refused */
@@ -113,36 +114,41 @@ typedef struct ZklHealth
 
 typedef struct ZklShared
 {
-	uint64		incarnation;	/* random, written once by whoever initialises:
-								 * tells a worker's restart from the server's */
+	uint64		incarnation;	/* random, written once by whoever
+								 * initialises: tells a worker's restart from
+								 * the server's */
 	int			nentries;		/* written once */
 
 	pg_atomic_uint64 lease;		/* written by the worker only */
-	pg_atomic_uint32 losses;	/* one up whenever some entry's LOST is set: as
-								 * long as it stands still nobody need look */
+	pg_atomic_uint32 losses;	/* one up whenever some entry's LOST is set:
+								 * as long as it stands still nobody need look */
 	pg_atomic_uint32 worker_procno; /* for its latch; UINT32_MAX = no worker */
 	pg_atomic_uint32 worker_pid;
 
 	/*
-	 * The coordinator's counter, from which tokens come: all tokens up to "mark" had
-	 * been given out when an answer came to what was sent at "mark_sent" or later.
-	 * Written by the worker only, "mark" first. "mark_wanted" asks the worker for one
-	 * at once.
+	 * The coordinator's counter, from which tokens come: all tokens up to
+	 * "mark" had been given out when an answer came to what was sent at
+	 * "mark_sent" or later. Written by the worker only, "mark" first.
+	 * "mark_wanted" asks the worker for one at once.
 	 */
 	pg_atomic_uint64 mark;
 	pg_atomic_uint64 mark_sent;
 	pg_atomic_uint32 mark_wanted;
 
-	ZklText		trouble;		/* what keeps the worker from having a lease; "" = nothing */
-	ZklText		server;			/* of the coordinator, that the worker is connected to */
+	ZklText		trouble;		/* what keeps the worker from having a lease;
+								 * "" = nothing */
+	ZklText		server;			/* of the coordinator, that the worker is
+								 * connected to */
 
 	ZklHealth	health;
 	ZklStats	stats;
 	ZklDesk		desks[ZKL_DESKS];
 	ZklAllowance allowances[ZKL_ALLOWANCES];
 
-	/* set with fetch-or by owners, exchanged for 0 by the worker: which entries
-	 * to look at. Follows the entries. */
+	/*
+	 * set with fetch-or by owners, exchanged for 0 by the worker: which
+	 * entries to look at. Follows the entries.
+	 */
 	Size		doorbell_offset;
 
 	/* the coordinator's own piece, see ZklTarget; the last one */

@@ -71,9 +71,10 @@ acknowledged(const ZklEvent *event, ZklTime now)
 
 	zkl_worker.deadline = event->deadline;
 	zkl_worker.period = event->period;
+
 	/*
-	 * What would be over before the next acknowledgement is not worth a new epoch: it
-	 * would lapse again, and again.
+	 * What would be over before the next acknowledgement is not worth a new
+	 * epoch: it would lapse again, and again.
 	 */
 	if (lapsed && zkl_worker.deadline < now + zkl_worker.period * 3 / 2)
 		return;

@@ -78,9 +78,7 @@ static ZklWant
 want_of(int entryno)
 {
 	ZklEntry   *entry = &zkl_shared->entries[entryno];
-
-	return (ZklWant)
-	{
+	ZklWant		want = {
 		.slot = entryno,
 		.serial = entry->serial,
 		.name = entry->name,
@@ -95,15 +93,18 @@ want_of(int entryno)
 		.since = entry->since,
 		.saved = &entry->saved
 	};
+
+	return want;
 }
 
 static void
 make_request(int entryno)
 {
+	static const Request made = {.state = REQUEST_MADE};
 	ZklWant		want = want_of(entryno);
 
 	Assert(zkl_worker.requests[entryno].state == REQUEST_NONE);
-	zkl_worker.requests[entryno] = (Request) {.state = REQUEST_MADE};
+	zkl_worker.requests[entryno] = made;
 	zkl_worker.ops->want(zkl_worker.coordinator, &want);
 }
 
@@ -226,7 +227,7 @@ adopt_entry(int entryno, bool session_goes_on)
 		entry->saved.request[0] = '\0';
 	}
 	if (!session_goes_on)
-		memset(&entry->saved, 0, sizeof(entry->saved));	/* gone with the session */
+		memset(&entry->saved, 0, sizeof(entry->saved)); /* gone with the session */
 	if (entry->saved.request[0] == '\0')
 		return;
 
@@ -244,7 +245,10 @@ adopt_entry(int entryno, bool session_goes_on)
 	zkl_worker.ops->want(zkl_worker.coordinator, &want);
 	if (!held && phase != ZKL_PHASE_WANTED)
 	{
-		/* nobody wants it any more; look_at_entry() frees it when its owner lets go */
+		/*
+		 * nobody wants it any more; look_at_entry() frees it when its owner
+		 * lets go
+		 */
 		request->state = REQUEST_LET_GO;
 		zkl_worker.ops->let_go(zkl_worker.coordinator, entryno);
 	}
@@ -335,7 +339,7 @@ gone(int entryno)
 
 	Assert(request->state != REQUEST_NONE);
 	zkl_worker.nbeing_taken -= request->being_taken;
-	*request = (Request) {.state = REQUEST_NONE};
+	memset(request, 0, sizeof(*request));
 	if (pg_atomic_read_u32(&zkl_shared->entries[entryno].flags) & ZKL_FLAG_LET_GO)
 		zkl_entry_free(entryno);
 }

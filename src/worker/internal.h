@@ -32,8 +32,10 @@ typedef enum RequestState
 typedef struct Request
 {
 	RequestState state;
-	bool		asked_back;		/* somebody wants the lock: not to be kept once granted */
-	bool		being_taken;	/* given up as soon as the owner's commit is over */
+	bool		asked_back;		/* somebody wants the lock: not to be kept
+								 * once granted */
+	bool		being_taken;	/* given up as soon as the owner's commit is
+								 * over */
 } Request;
 
 typedef struct Worker
@@ -55,8 +57,10 @@ typedef struct Worker
 	int64		session;		/* of the coordinator, 0 = none */
 	bool		connected;		/* when its health was read last */
 
-	/* deadline.c: the session is to be ended as soon as no commit that has passed its
-	 * check stands in the way; "" = it is not */
+	/*
+	 * deadline.c: the session is to be ended as soon as no commit that has
+	 * passed its check stands in the way; "" = it is not
+	 */
 	char		ending[ZKL_TROUBLE_SIZE];
 	ZklTime		ending_since;
 	bool		ending_logged;

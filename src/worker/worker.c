@@ -144,8 +144,11 @@ sleep_ms(ZklTime until)
 		until = Min(until, zkl_worker.next_tick);
 	if (zkl_worker.ending[0] != '\0')
 		until = Min(until, now + ZKL_MS(POLL_MS));
-	/* a backend that lets go while the server stops rings the doorbell, but
-	 * one that never held anything does not: look again soon */
+
+	/*
+	 * a backend that lets go while the server stops rings the doorbell, but
+	 * one that never held anything does not: look again soon
+	 */
 	if (ShutdownRequestPending)
 		until = Min(until, now + ZKL_MS(STOPPING_POLL_MS));
 	return until <= now ? 0 : (long) ((until - now + 999) / 1000);
@@ -180,9 +183,7 @@ static ZklTarget
 current_target(void)
 {
 	static const ZklHost host = {log_for_coordinator, fail_for_coordinator};
-
-	return (ZklTarget)
-	{
+	ZklTarget	target = {
 		.hosts = zkl_hosts,
 		.tick = ZKL_MS(zkl_server_tick_time),
 		.root = zkl_root,
@@ -198,6 +199,8 @@ current_target(void)
 		.memory = (char *) zkl_shared + zkl_shared->coordinator_offset,
 		.deadline = zkl_worker.deadline
 	};
+
+	return target;
 }
 
 /* Write down what the coordinator says, in the order in which it says it. */

@@ -563,8 +563,11 @@ is_of_client(ZklClient *client, int fd, uint64_t *inode)
 		getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &len) != 0 ||
 		(family != AF_INET && family != AF_INET6))
 		return false;
-	/* not getpeername(), which knows nothing before the connection is there; and
-	 * not with more room than an address takes, which this one refuses */
+
+	/*
+	 * not getpeername(), which knows nothing before the connection is there;
+	 * and not with more room than an address takes, which this one refuses
+	 */
 	len = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &peer, &len) != 0 || is_of_others(number))
 		return false;
@@ -656,7 +659,7 @@ ask_peer(int fd, void *arg)
 void
 zkl_client_peer(ZklClient *client, char *buf, size_t size)
 {
-	Visit		visit = {.client = client, .peer = buf, .peer_size = size};
+	Visit		visit = {.client = client,.peer = buf,.peer_size = size};
 
 	buf[0] = '\0';
 	(void) visit_descriptors(ask_peer, &visit);
@@ -680,7 +683,7 @@ note_open(int fd, void *arg)
 int
 zkl_client_open_sockets(ZklClient *client, uint64_t *inodes, int max)
 {
-	Visit		visit = {.client = client, .inodes = inodes, .max = max};
+	Visit		visit = {.client = client,.inodes = inodes,.max = max};
 
 	return visit_descriptors(note_open, &visit) ? visit.n : max;
 }
@@ -845,7 +848,8 @@ zkl_client_drop(ZklClient *client)
 	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
 		return false;
 	none = limit;
-	none.rlim_cur = 3;			/* those are open; and poll() refuses more than the limit */
+	none.rlim_cur = 3;			/* those are open; and poll() refuses more
+								 * than the limit */
 	if (setrlimit(RLIMIT_NOFILE, &none) != 0)
 		return false;
 	for (int i = 0; i < DROP_TRIES && !cut; i++)

@@ -115,14 +115,15 @@ typedef struct ZklOp
 	int64_t		owner;			/* ephemeralOwner */
 	int64_t		ctime;			/* ms since 1970, the leader's clock */
 	int			version;		/* how often its data were set */
-	char	   *names;			/* LIST with want_names: the contenders, in order,
-								 * each with its terminator; malloc'ed */
+	char	   *names;			/* LIST with want_names: the contenders, in
+								 * order, each with its terminator; malloc'ed */
 	int			nnames;
 	bool		want_names;		/* the caller's */
 	ZklBatch   *batch;			/* BATCH */
-	ZklListing	listing;		/* LIST; uuid, mode and beside are the caller's */
+	ZklListing	listing;		/* LIST; uuid, mode and beside are the
+								 * caller's */
 	int			len;			/* GET: bytes in text */
-	char		text[ZKL_OP_TEXT_SIZE];	/* CREATE: the node's name. GET: data,
+	char		text[ZKL_OP_TEXT_SIZE]; /* CREATE: the node's name. GET: data,
 										 * cut. WATCH_*: its path. */
 } ZklOp;
 

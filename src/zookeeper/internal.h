@@ -60,7 +60,8 @@ typedef enum SlotStep
 	SLOT_FREE = 0,				/* not in use */
 	SLOT_WANTED,				/* no outcome yet */
 	SLOT_GRANTED,
-	SLOT_OVER					/* taken, refused, lost or given up: only GONE is to come */
+	SLOT_OVER					/* taken, refused, lost or given up: only GONE
+								 * is to come */
 } SlotStep;
 
 /* A request, and the lock that it became. */
@@ -143,10 +144,12 @@ typedef struct Survivor
 	int64_t		session;		/* 0 = none */
 	ZklTime		timeout;		/* negotiated */
 	unsigned char password[ZKL_PASSWORD_SIZE];
-	uint64_t	incarnation;	/* of the shared memory whose slots it belongs to;
-								 * another's, or 0: it has to be closed */
-	char		chroot[ZKL_CHROOT_SIZE];	/* below which its nodes are, or "" */
-	int64_t		member_version; /* of our member node, as acknowledged; -1 = not known */
+	uint64_t	incarnation;	/* of the shared memory whose slots it belongs
+								 * to; another's, or 0: it has to be closed */
+	char		chroot[ZKL_CHROOT_SIZE];	/* below which its nodes are, or
+											 * "" */
+	int64_t		member_version; /* of our member node, as acknowledged; -1 =
+								 * not known */
 } Survivor;
 
 _Static_assert(sizeof(Survivor) <= ZKL_SURVIVOR_SIZE, "the survivor does not fit");
@@ -154,9 +157,11 @@ _Static_assert(sizeof(Survivor) <= ZKL_SURVIVOR_SIZE, "the survivor does not fit
 /* Our connection, by what may be done with it. */
 typedef enum LinkState
 {
-	LINK_NONE = 0,				/* no handle: resolving, or waiting to try again */
+	LINK_NONE = 0,				/* no handle: resolving, or waiting to try
+								 * again */
 	LINK_CONNECTING,			/* a handle without a connection */
-	LINK_CLEARING,				/* the same, for a session of before a crash, to close it */
+	LINK_CLEARING,				/* the same, for a session of before a crash,
+								 * to close it */
 	LINK_CONNECTED
 } LinkState;
 
@@ -196,8 +201,9 @@ struct ZklCoordinator
 	ZklTime		last_lookup;
 	bool		slow_lookup;	/* and that is said */
 	bool		chroot_changed; /* while no worker was there */
-	char		chroot[ZKL_CHROOT_SIZE];	/* in use; the setting's, or the one
-											 * before while its session lives */
+	char		chroot[ZKL_CHROOT_SIZE];	/* in use; the setting's, or the
+											 * one before while its session
+											 * lives */
 
 	/* session.c: the session */
 	int64_t		session;		/* 0 = none */
@@ -213,9 +219,11 @@ struct ZklCoordinator
 	ZklTime		last_look;
 	ZklTime		acked_sent;		/* newest stamp of a request with a reply */
 	ZklTime		answered_at;	/* when the latest reply came, or the start */
-	ZklTime		written_at;		/* when the latest reply to a write of our own did */
+	ZklTime		written_at;		/* when the latest reply to a write of our own
+								 * did */
 	ZklTime		handshake_at;	/* when the latest one passed */
-	int			handshakes;		/* so many since that write, one after the other */
+	int			handshakes;		/* so many since that write, one after the
+								 * other */
 	ZklTime		first_handshake;	/* of those */
 	bool		fresh_logged;	/* a handle was replaced since the last answer */
 	ZklTime		silent_since;	/* last answer, or first unanswered request */
@@ -226,7 +234,8 @@ struct ZklCoordinator
 	ZklLease	lease;
 	ZklTime		next_heartbeat;
 	bool		mark_wanted;	/* a heartbeat at once */
-	ZklTime		held_back_sent; /* of an acknowledgement that waits for granted */
+	ZklTime		held_back_sent; /* of an acknowledgement that waits for
+								 * granted */
 	ZklTime		held_back_at;	/* slots to be seen again; 0 = none */
 
 	/* for health() */

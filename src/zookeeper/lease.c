@@ -94,9 +94,10 @@ zkl_lease_sent(ZklLease *lease, ZklTime now)
 	/*
 	 * Full: forget the one whose neighbours are closest to each other. At
 	 * least 61 pairs of neighbours are inside T and span at most 2 T
-	 * together, so the gap that this makes is at most T/30, less than the T/16
-	 * that heartbeats are apart by themselves. (Forgetting the oldest would hide its gap, and keeping it
-	 * at the cost of the second would make a gap of nearly T out of a burst.)
+	 * together, so the gap that this makes is at most T/30, less than the
+	 * T/16 that heartbeats are apart by themselves. (Forgetting the oldest
+	 * would hide its gap, and keeping it at the cost of the second would make
+	 * a gap of nearly T out of a burst.)
 	 */
 	if (lease->nsent == ZKL_LEASE_SENT_MAX)
 	{

@@ -103,7 +103,8 @@ extern ZklTime zkl_lease_half_tick(ZklTime timeout, ZklTime tick);	/* tick/2, or
 extern ZklTime zkl_lease_period(ZklTime timeout, ZklTime tick); /* between heartbeats:
 																 * min(T/16, half tick) */
 extern ZklTime zkl_lease_epsilon(ZklTime timeout);	/* max(500 ms, T/20) */
-extern ZklTime zkl_lease_stall(ZklTime timeout);	/* T/4: late, or black hole */
+extern ZklTime zkl_lease_stall(ZklTime timeout);	/* T/4: late, or black
+													 * hole */
 
 /*
  * A new ZooKeeper session: nothing is proven, nothing was sent. Follow it by

@@ -551,7 +551,8 @@ settle_unsure(ZklQueue *queue, uint32_t connection, const ZklListing *listing)
 		memcpy(queue->suspect, queue->uuid, sizeof(queue->suspect));
 		queue->uuid[0] = '\0';
 		if (queue->odd_rc != ZKL_RC_OK && !queue->abandoned)
-			fail(queue, queue->odd_rc, ZKL_TROUBLE_NONE);	/* asking again would not help */
+			fail(queue, queue->odd_rc, ZKL_TROUBLE_NONE);	/* asking again would
+															 * not help */
 		else
 			begin(queue);
 	}

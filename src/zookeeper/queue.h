@@ -138,7 +138,8 @@ typedef struct ZklListing
 {
 	char		uuid[ZKL_UUID_SIZE];
 	ZklMode		mode;
-	char		beside[ZKL_OWN_NODE_SIZE];	/* the write node of a downgrade, or "" */
+	char		beside[ZKL_OWN_NODE_SIZE];	/* the write node of a downgrade,
+											 * or "" */
 	bool		beside_found;
 
 	bool		own_found;
@@ -150,10 +151,11 @@ typedef struct ZklListing
 	char		pred[ZKL_NODE_SIZE];	/* the last of those ahead, or "" */
 	bool		pred_is_mutex;
 	char		first[ZKL_NODE_SIZE];	/* lowest digits of all, or "" */
-	int64_t		pzxid;			/* of the directory: its latest create or delete;
-								 * not from the children's names */
-	int			leaving;		/* of those ahead, nodes of requests that are over and
-								 * that this worker deletes; not from there either */
+	int64_t		pzxid;			/* of the directory: its latest create or
+								 * delete; not from the children's names */
+	int			leaving;		/* of those ahead, nodes of requests that are
+								 * over and that this worker deletes; not from
+								 * there either */
 	bool		shared_seen;	/* any read or write node */
 	ZklTrouble	trouble;
 } ZklListing;
@@ -202,7 +204,7 @@ typedef struct ZklQueue
 	ZklTrouble	trouble;		/* or what is wrong with the directory */
 
 	ZklMode		mode;
-	int			permits;			/* mode PERMIT: how many there may be */
+	int			permits;		/* mode PERMIT: how many there may be */
 	char		beside[ZKL_OWN_NODE_SIZE];	/* downgrade from this write node */
 	bool		try;			/* do not wait */
 	bool		abandoned;		/* the owner wants it gone */
@@ -246,11 +248,14 @@ typedef struct ZklQueue
 	bool		must_wait;		/* by that listing */
 	char		pred[ZKL_NODE_SIZE];	/* "" = none */
 	bool		pred_watched;
-	bool		plain;			/* no read or write node, the predecessor a mutex */
+	bool		plain;			/* no read or write node, the predecessor a
+								 * mutex */
 	int			ahead;
 
-	/* refused for a reason that is not the connection's: wants nothing until
-	 * the next tick, so that a refusal does not become a busy loop */
+	/*
+	 * refused for a reason that is not the connection's: wants nothing until
+	 * the next tick, so that a refusal does not become a busy loop
+	 */
 	bool		blocked;
 } ZklQueue;
 

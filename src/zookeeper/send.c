@@ -132,7 +132,11 @@ send_wanted_of(Zk *zk, bool deletes)
 			continue;
 		}
 		slot->in_todo = false;
-		/* in one directory their czxids, which are their tokens, would be equal */
+
+		/*
+		 * in one directory their czxids, which are their tokens, would be
+		 * equal
+		 */
 		for (int j = 0; j < nbatch && !deletes && !twice; j++)
 			twice = dirs[j] == slot->dir_hash;
 		if (twice)

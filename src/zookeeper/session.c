@@ -78,7 +78,11 @@ zk_session_attach(Zk *zk, ZklTime now, bool *goes_on)
 	zk->lease.deadline = zk->target.deadline;
 	zk->member_known = true;
 	name_member(zk);
-	/* a reload that came while no worker was there, or that one did not finish */
+
+	/*
+	 * a reload that came while no worker was there, or that one did not
+	 * finish
+	 */
 	if (strcmp(survivor->chroot, zk->chroot) != 0)
 	{
 		memcpy(zk->chroot, survivor->chroot, sizeof(zk->chroot));
@@ -157,8 +161,9 @@ remember_session(Zk *zk, int64_t session)
 	Survivor   *survivor = zk->survivor;
 
 	/*
-	 * The id is 0 while password and timeout change. A worker that died in between
-	 * would otherwise offer the session with a wrong password and lose the locks.
+	 * The id is 0 while password and timeout change. A worker that died in
+	 * between would otherwise offer the session with a wrong password and
+	 * lose the locks.
 	 */
 	survivor->session = 0;
 	__atomic_thread_fence(__ATOMIC_RELEASE);
@@ -497,8 +502,10 @@ on_connected(Zk *zk, ZklTime now)
 		resume_session(zk, timeout);
 	zk_contenders_connected(zk);
 
-	/* first of all a write: reads behind it cannot be older than it is, also
-	 * where this server lags behind the one that we were connected to */
+	/*
+	 * first of all a write: reads behind it cannot be older than it is, also
+	 * where this server lags behind the one that we were connected to
+	 */
 	zk->next_heartbeat = now;
 	zk_heartbeat_if_due(zk, now);
 }
@@ -512,7 +519,11 @@ on_disconnected(Zk *zk, ZklTime now)
 	zk_questions_disconnected(zk);
 	zk->disconnected_at = now;
 	zk->last_kick = now;
-	/* what it was connected by was there when the latest look was taken, if not before */
+
+	/*
+	 * what it was connected by was there when the latest look was taken, if
+	 * not before
+	 */
 	zk->last_look = Max(zk->last_look, zk->acked_sent);
 	zk->handshake_bound = zk->last_look;
 	zk->next_lookup = Max(now, zk->last_lookup + RETRY_PERIOD);

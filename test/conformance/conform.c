@@ -43,7 +43,7 @@ main(int argc, char **argv)
 {
 	static const ZklHost host = {log_line, fail};
 	static char names[DRIVE_MAX][32];
-	Drive		run = {.ops = &zkl_zookeeper, .n = 3, .pause_us = 2000};
+	Drive		run = {.ops = &zkl_zookeeper,.n = 3,.pause_us = 2000};
 	bool		well;
 
 	if (argc != 5)
@@ -53,10 +53,11 @@ main(int argc, char **argv)
 	for (int i = 0; i < run.n; i++)
 	{
 		snprintf(names[i], sizeof(names[i]), "conform%d", i);
-		run.targets[i] = (ZklTarget) {
-			.hosts = argv[1], .root = argv[2], .server_name = names[i], .credentials_file = "",
-			.session_timeout = ZKL_MS(4000), .pid = (int) getpid(), .host = &host,
-			.incarnation = 1
+		run.targets[i] = (ZklTarget)
+		{
+			.hosts = argv[1],.root = argv[2],.server_name = names[i],.credentials_file = "",
+				.session_timeout = ZKL_MS(4000),.pid = (int) getpid(),.host = &host,
+				.incarnation = 1
 		};
 	}
 	well = drive(&run);

@@ -39,7 +39,8 @@ typedef struct Driven
 	bool		ending;
 	uint32_t	serial;
 	DrivenSlot	slots[DRIVE_SLOTS];
-	int			removing;		/* coordinator * DRIVE_SLOTS + slot that this one removes */
+	int			removing;		/* coordinator * DRIVE_SLOTS + slot that this
+								 * one removes */
 	char		removed[ZKL_OWN_NODE_SIZE];
 } Driven;
 
@@ -183,13 +184,14 @@ want(int who, int i)
 
 	memset(slot, 0, sizeof(*slot));
 	slot->used = true;
-	slot->want = (ZklWant) {
-		.slot = i, .serial = ++one->serial, .name = lock_names[name], .beside = "",
-		.mode = name < 2 ? ZKL_MODE_EXCLUSIVE : name < 4 ? (draw() % 2 ? ZKL_MODE_READ : ZKL_MODE_WRITE) :
-		ZKL_MODE_PERMIT,
-		.permits = name < 4 ? 0 : PERMITS, .try = draw() % 4 == 0,
-		.pid = 1, .database = "d", .user = "u", .application = "a", .since = "s",
-		.saved = &slot->saved
+	slot->want = (ZklWant)
+	{
+		.slot = i,.serial = ++one->serial,.name = lock_names[name],.beside = "",
+			.mode = name < 2 ? ZKL_MODE_EXCLUSIVE : name < 4 ? (draw() % 2 ? ZKL_MODE_READ : ZKL_MODE_WRITE) :
+			ZKL_MODE_PERMIT,
+			.permits = name < 4 ? 0 : PERMITS,.try = draw() % 4 == 0,
+			.pid = 1,.database = "d",.user = "u",.application = "a",.since = "s",
+			.saved = &slot->saved
 	};
 	order_want(&one->order, &slot->want);
 	current->ops->want(one->coordinator, &slot->want);
@@ -227,7 +229,7 @@ ask(int who, ZklQuestionKind kind)
 	int			other = (int) (draw() % current->n);
 	int			slot = (int) (draw() % DRIVE_SLOTS);
 	DrivenSlot *asked = &driven[other].slots[slot];
-	ZklQuestion question = {.kind = kind, .serial = ++one->serial, .ours = true};
+	ZklQuestion question = {.kind = kind,.serial = ++one->serial,.ours = true};
 
 	if (kind == ZKL_QUESTION_HOLDER)
 	{

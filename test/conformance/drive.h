@@ -23,20 +23,23 @@ typedef struct Drive
 {
 	const ZklCoordinatorOps *ops;
 	int			n;				/* coordinators, at most DRIVE_MAX */
-	ZklTarget	targets[DRIVE_MAX];	/* without "memory" and "survivor" */
+	ZklTarget	targets[DRIVE_MAX]; /* without "memory" and "survivor" */
 	uint64_t	seed;
 	int			steps;			/* 0 = by time */
 	ZklTime		lasts;
 	int			pause_us;		/* between two steps */
 
-	/* called now and then, with a random number; NULL = no faults of this kind */
+	/*
+	 * called now and then, with a random number; NULL = no faults of this
+	 * kind
+	 */
 	void		(*fault) (ZklCoordinator *coordinator, uint64_t random);
 
 	/* ends all faults that last; NULL = there are none */
 	void		(*calm) (ZklCoordinator *coordinator);
 
 	/* the result */
-	uint64_t	events[ZKL_EVENT_CANNOT_GO_ON + 1];	/* so many came */
+	uint64_t	events[ZKL_EVENT_CANNOT_GO_ON + 1]; /* so many came */
 	char		wrong[256];		/* "" = nothing */
 } Drive;
 

@@ -30,7 +30,8 @@ typedef struct FakeSlot
 	bool		used;
 	bool		let_go;
 	bool		granted;
-	bool		over;			/* an outcome that leaves nothing to come but GONE */
+	bool		over;			/* an outcome that leaves nothing to come but
+								 * GONE */
 	bool		lost_later;		/* FAKE_ACKNOWLEDGED_BEFORE_LOST */
 	ZklWant		want;
 	int			contender;		/* -1 = none */
@@ -157,7 +158,10 @@ make_contender(Fake *fake, int i)
 	while (at < MAX_CONTENDERS && contenders[at].owner != NULL)
 		at++;
 	assert(at < MAX_CONTENDERS);
-	contenders[at] = (Contender) {fake, i, next_order++, slot->want};
+	contenders[at] = (Contender)
+	{
+		fake, i, next_order++, slot->want
+	};
 	slot->contender = at;
 	snprintf(slot->want.saved->request, sizeof(slot->want.saved->request), "r%d",
 			 (int) contenders[at].order);
@@ -364,7 +368,10 @@ want(Fake *fake, const ZklWant *wanted)
 	FakeSlot   *slot = &fake->slots[wanted->slot];
 
 	assert(!slot->used);
-	*slot = (FakeSlot) {.used = true, .want = *wanted, .contender = -1, .told_ahead = -1};
+	*slot = (FakeSlot)
+	{
+		.used = true,.want = *wanted,.contender = -1,.told_ahead = -1
+	};
 }
 
 static void

@@ -15,18 +15,18 @@
 #include <string.h>
 
 static const char *const names[] = {
-	[ZKL_EVENT_BEGAN] = "BEGAN", [ZKL_EVENT_ENDING] = "ENDING", [ZKL_EVENT_ENDED] = "ENDED",
-	[ZKL_EVENT_ACKNOWLEDGED] = "ACKNOWLEDGED", [ZKL_EVENT_MARKED] = "MARKED",
-	[ZKL_EVENT_QUEUED] = "QUEUED", [ZKL_EVENT_GRANTED] = "GRANTED", [ZKL_EVENT_TAKEN] = "TAKEN",
-	[ZKL_EVENT_REFUSED] = "REFUSED", [ZKL_EVENT_LOST] = "LOST",
-	[ZKL_EVENT_ASKED_BACK] = "ASKED_BACK", [ZKL_EVENT_CHARGED] = "CHARGED",
-	[ZKL_EVENT_GONE] = "GONE", [ZKL_EVENT_ANSWERED] = "ANSWERED",
-	[ZKL_EVENT_TROUBLE] = "TROUBLE", [ZKL_EVENT_CANNOT_GO_ON] = "CANNOT_GO_ON"
+	[ZKL_EVENT_BEGAN] = "BEGAN",[ZKL_EVENT_ENDING] = "ENDING",[ZKL_EVENT_ENDED] = "ENDED",
+	[ZKL_EVENT_ACKNOWLEDGED] = "ACKNOWLEDGED",[ZKL_EVENT_MARKED] = "MARKED",
+	[ZKL_EVENT_QUEUED] = "QUEUED",[ZKL_EVENT_GRANTED] = "GRANTED",[ZKL_EVENT_TAKEN] = "TAKEN",
+	[ZKL_EVENT_REFUSED] = "REFUSED",[ZKL_EVENT_LOST] = "LOST",
+	[ZKL_EVENT_ASKED_BACK] = "ASKED_BACK",[ZKL_EVENT_CHARGED] = "CHARGED",
+	[ZKL_EVENT_GONE] = "GONE",[ZKL_EVENT_ANSWERED] = "ANSWERED",
+	[ZKL_EVENT_TROUBLE] = "TROUBLE",[ZKL_EVENT_CANNOT_GO_ON] = "CANNOT_GO_ON"
 };
 
 static const char *const states[] = {
-	[ORDER_FREE] = "not in use", [ORDER_WANTED] = "wanted", [ORDER_GRANTED] = "granted",
-	[ORDER_ORPHANED] = "granted by a session that has ended", [ORDER_OVER] = "over",
+	[ORDER_FREE] = "not in use",[ORDER_WANTED] = "wanted",[ORDER_GRANTED] = "granted",
+	[ORDER_ORPHANED] = "granted by a session that has ended",[ORDER_OVER] = "over",
 	[ORDER_LET_GO] = "let go"
 };
 
@@ -115,7 +115,11 @@ check_acknowledged(OrderCheck *check, const ZklEvent *event, uint64_t connects)
 	if (event->deadline < check->deadline && connects == check->connects)
 		return wrong(check, "ACKNOWLEDGED takes %ld ms of the deadline back",
 					 (long) ((check->deadline - event->deadline) / 1000));
-	/* what the deadline follows from was sent at "deadline - timeout" or later */
+
+	/*
+	 * what the deadline follows from was sent at "deadline - timeout" or
+	 * later
+	 */
 	for (int i = 0; i < check->nslots; i++)
 		if (check->slots[i].removed_at != 0 &&
 			event->deadline > check->slots[i].removed_at + check->timeout)

@@ -21,7 +21,8 @@ typedef enum OrderSlot
 	ORDER_WANTED,
 	ORDER_GRANTED,
 	ORDER_ORPHANED,				/* granted, and the session ended under it */
-	ORDER_OVER,					/* taken, refused or lost: only GONE is to come */
+	ORDER_OVER,					/* taken, refused or lost: only GONE is to
+								 * come */
 	ORDER_LET_GO				/* by the caller: only GONE is to come */
 } OrderSlot;
 
@@ -32,7 +33,8 @@ typedef struct OrderCheck
 	{
 		OrderSlot	state;
 		uint32_t	serial;
-		ZklTime		removed_at; /* its contender was removed by somebody; 0 = not */
+		ZklTime		removed_at; /* its contender was removed by somebody; 0 =
+								 * not */
 		bool		holder_asked;
 		uint32_t	question;	/* serial of that */
 	}		   *slots;
@@ -45,7 +47,8 @@ typedef struct OrderCheck
 	bool		ending;
 	ZklTime		timeout;
 	ZklTime		deadline;
-	uint64_t	connects;		/* of the coordinator's health, when the deadline came */
+	uint64_t	connects;		/* of the coordinator's health, when the
+								 * deadline came */
 	char		wrong[160];
 } OrderCheck;
 

@@ -71,11 +71,14 @@ static Drive
 drive_with(uint64_t seed)
 {
 	static const ZklHost host = {log_nothing, fail};
-	Drive		result = {.ops = &fake_coordinator, .n = 3, .seed = seed, .steps = STEPS,
-		.fault = fault, .calm = calm};
+	Drive		result = {.ops = &fake_coordinator,.n = 3,.seed = seed,.steps = STEPS,
+	.fault = fault,.calm = calm};
 
 	for (int i = 0; i < result.n; i++)
-		result.targets[i] = (ZklTarget) {.host = &host, .session_timeout = ZKL_MS(4000)};
+		result.targets[i] = (ZklTarget)
+	{
+		.host = &host,.session_timeout = ZKL_MS(4000)
+	};
 	(void) drive(&result);
 	return result;
 }

@@ -224,7 +224,7 @@ static void
 start_worker(bool session_goes_on)
 {
 	static const ZklHost host = {log_nothing, fail};
-	ZklTarget	target = {.host = &host, .nslots = ENTRIES, .session_timeout = T};
+	ZklTarget	target = {.host = &host,.nslots = ENTRIES,.session_timeout = T};
 	bool		ignored;
 
 	free(zkl_worker.requests);
@@ -471,7 +471,7 @@ test_asked_back(void)
 static void
 acknowledge(ZklTime deadline, ZklTime period)
 {
-	ZklEvent	event = {.kind = ZKL_EVENT_ACKNOWLEDGED, .deadline = deadline, .period = period};
+	ZklEvent	event = {.kind = ZKL_EVENT_ACKNOWLEDGED,.deadline = deadline,.period = period};
 
 	zkl_deadline_event(&event);
 }
@@ -549,7 +549,10 @@ test_desks(void)
 	turn();
 	CHECK_INT(zkl_desk_state(pg_atomic_read_u64(&zkl_desks[0].word)), ZKL_DESK_ANSWERED, "a question is answered");
 
-	/* the asker leaves, and another one takes the desk, before the answer is there */
+	/*
+	 * the asker leaves, and another one takes the desk, before the answer is
+	 * there
+	 */
 	pg_atomic_write_u64(&zkl_desks[1].word, word);
 	zkl_desks_look(zkl_now());
 	pg_atomic_write_u64(&zkl_desks[1].word, zkl_desk_word(2, 1, ZKL_DESK_ASKED));
@@ -568,7 +571,7 @@ test_desks(void)
 static void
 test_stale_events(void)
 {
-	ZklEvent	event = {.kind = ZKL_EVENT_LOST, .slot = 0};
+	ZklEvent	event = {.kind = ZKL_EVENT_LOST,.slot = 0};
 
 	start_server();
 	event.serial = submit(0, "a", false)->serial - 1;
