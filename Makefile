@@ -47,6 +47,11 @@ REGRESS_OPTS = --load-extension=zklock
 
 # THREADED selects the half of zookeeper.h that libzookeeper_mt implements.
 PG_CPPFLAGS = -I$(srcdir)/src -DTHREADED -DZKLOCK_VERSION=\"$(EXTVERSION)\"
+# assert() is for the files that do not know PostgreSQL's Assert(), and means the same: it is
+# checked where Assert() is, in a build with USE_ASSERT_CHECKING, and in the unit tests.
+ifeq (,$(findstring USE_ASSERT_CHECKING,$(COPT) $(CPPFLAGS) $(CFLAGS) $(PROFILE)))
+PG_CPPFLAGS += -DNDEBUG
+endif
 # Hidden by default: PostgreSQL has said so itself only since version 16, and the
 # client library's symbols must never meet one of ours.
 PG_CFLAGS = -fvisibility=hidden -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wwrite-strings -Wstrict-prototypes
