@@ -102,7 +102,7 @@ begin_wait(Wait *wait, bool try, int timeout)
 		wait->deadline = zkl_now() + ZKL_MS(wait->timeout == 0 ? TRY_TIMEOUT_MS : wait->timeout);
 }
 
-/* "server "a:5432", process 1234, ..." of whoever holds the lock. */
+/* "server "a:5432", process 1234, ...": who holds the lock. */
 static char *
 describe_holder(ZklEntry *entry)
 {

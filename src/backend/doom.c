@@ -171,7 +171,11 @@ zkl_raise_doom(void)
 	const char *elsewhere = zkl_guard.committed_elsewhere ?
 		" Foreign servers may have committed their part of the transaction already." : "";
 
-	/* decided for FATAL, and whoever swallows this may not look himself */
+	/*
+	 * The timer has already chosen to end the connection. Act on it now: an
+	 * exception handler that catches this error need never check for
+	 * interrupts.
+	 */
 	if (zkl_guard.dying)
 		CHECK_FOR_INTERRUPTS();
 	zkl_guard.travelling = zkl_guard.nesting > 0;

@@ -12,7 +12,7 @@
  *	  the resource, in PostgreSQL's lock manager, and keeps it to its end; so the
  *	  mark that it compared with is the mark at its commit. That lock, and not
  *	  the row's, because the first writer finds no row to lock, and because
- *	  whoever waited for a row that was then changed gets a serialization failure
+ *	  a writer that waited for a row that was then changed gets a serialization failure
  *	  in REPEATABLE READ. The row is locked too: the table's owner, and a
  *	  logical replication worker that carries zk_fence, write it without asking.
  *
@@ -23,7 +23,7 @@
  * - What was written under an older token is seen. A writer may have waited here
  *	  for an older one, whose work its snapshot does not show: it would compute
  *	  from what is no longer so. That is a serialization failure, in READ COMMITTED
- *	  too, where the snapshot is the statement's. See "Who came before".
+ *	  too, where the snapshot is the statement's. See snapshot.c.
  *
  * - It is forgotten with what it rests on. That a transaction has passed is
  *	  remembered, so that a million rows cost one look; but the lock, the row lock
@@ -40,7 +40,7 @@
  * called, by OID. No statement is parsed, no plan is kept, no name is looked up but
  * in the function's own schema, and none of the table's triggers, rules and policies
  * has a say: search_path, rights and row security of the writer do not matter, and
- * whoever renames a schema and puts a table of his own in its place gets an error.
+ * a user who renames a schema and puts another table in its place gets an error.
  *
  * Copyright (c) 2026, zklock developers
  *

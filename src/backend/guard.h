@@ -36,11 +36,11 @@
  * during the wait for a synchronous standby would make the commit return early,
  * un-replicated.
  *
- * PostgreSQL calls those who want to hear of the end of a transaction in turn,
- * who registered last first. We are among them twice. The first time comes before
+ * PostgreSQL calls the libraries that want to hear of the end of a transaction in
+ * turn, the one that registered last first. We are among them twice. The first time comes before
  * the others: postgres_fdw commits on its servers when it is called, so there
- * must be a check ahead of it; and at an abort the locks go before somebody else
- * takes his time. The last one comes after all that registered after us.
+ * must be a check ahead of it; and at an abort the locks go before another
+ * library takes its time. The last one comes after all that registered after us.
  *
  * Copyright (c) 2026, zklock developers
  *

@@ -8,17 +8,18 @@
  * a lower token, it shows them all, and if it does not, it is too old. Two traces of
  * them are in the row of zk_fence:
  *
- * - Whoever passes locks the row or writes it, and so leaves his transaction in its
- *	  header, where it stays when he is gone, whatever became of him. That costs nothing
+ * - A transaction that passes locks the row or writes it, and so leaves its xid in the
+ *	  row's header, where it stays after the transaction's end. That costs nothing
  *	  that the row lock would not cost anyway, and there is no dead row for each of the
  *	  many transactions of one holder. A transaction that was rolled back covers up the
  *	  trace of the one before it; but it ended after that one, and so stands for it.
  *	  VACUUM removes what every snapshot shows.
  *
- * - Whoever raises the mark notes who had passed last before him, in "lower_xid", since
- *	  he is followed by others with his own token, who are no concern of his nor of each
+ * - A transaction that raises the mark notes the last one that had passed before it, in
+ *	  "lower_xid", since others with the same token follow, which are no concern of each
  *	  other. It is a number of this server; after a restore elsewhere it says nothing, and
  *	  at worst a transaction is repeated.
+ *
  * Copyright (c) 2026, zklock developers
  *
  *-------------------------------------------------------------------------

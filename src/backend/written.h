@@ -44,7 +44,7 @@ extern bool zkl_has_written(void);
 extern bool zkl_notify_is_pending(void);
 
 /*
- * For guard.c: a statement begins, in a backend that holds a lock if it is
+ * For statements.c: a statement begins, in a backend that holds a lock if it is
  * "concerned"; it has run; a utility statement begins; a function is to be called.
  */
 extern void zkl_written_note_plan(const PlannedStmt *stmt, bool concerned);

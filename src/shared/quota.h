@@ -10,8 +10,8 @@
  * CONNECTION LIMIT.
  *
  * Whose an entry is stands in a small array beside the table: it is written by the
- * owner when he takes the entry and by the worker when that is free again, and counted
- * by whoever takes one. The role is the one that connected: SET ROLE and SECURITY
+ * owner when it takes the entry and by the worker when that is free again, and counted
+ * by each backend that takes one. The role is the one that connected: SET ROLE and SECURITY
  * DEFINER functions lift no cap.
  *
  * Copyright (c) 2026, zklock developers

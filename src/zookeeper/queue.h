@@ -87,7 +87,7 @@
  * first when it was granted, and digits only grow, so there is nobody else ahead of
  * us, however many there were when we listed; so we hold from the moment that it is
  * let go, and not only when its deletion has been to the quorum and back. Everybody
- * else sees that node or ours ahead of his own. As above, no read or write node may
+ * else sees that node or ours ahead of its own. As above, no read or write node may
  * have been seen, and the watch on our own node must be silent.
  *
  * Pure, see lockname.h.
@@ -102,7 +102,7 @@
 #include "common/contender.h"
 
 /* Result codes of ZooKeeper that the machine tells apart. The numbers are the
- * protocol's; zkclient.c asserts that they equal the library's. */
+ * protocol's; client.c asserts that they equal the library's. */
 #define ZKL_RC_OK				0
 #define ZKL_RC_NOT_EXECUTED		(-2)	/* another request of its batch failed */
 #define ZKL_RC_CONNECTIONLOSS	(-4)
