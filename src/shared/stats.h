@@ -67,7 +67,10 @@ typedef struct ZklStats
 	pg_atomic_uint64 forgotten; /* names that made room */
 	pg_atomic_uint64 reset_at;	/* TimestampTz */
 
-	/* set by a backend that wants a reset, cleared by the worker when it is done */
+	/*
+	 * set by a backend that wants a reset, cleared by the worker when it is
+	 * done
+	 */
 	pg_atomic_uint32 reset_wanted;
 } ZklStats;
 

@@ -745,36 +745,36 @@ zkl_client_open(const char *hosts, int timeout_ms, int64_t session,
 
 /* A thread that cuts the connection unless it is told within a second that
  * this is not needed any more. */
-typedef struct Impatience
+typedef struct CloseWatchdog
 {
 	ZklClient  *client;
 	pthread_mutex_t mutex;
 	pthread_cond_t cond;
 	bool		closed;
-} Impatience;
+} CloseWatchdog;
 
 static void *
-impatience_main(void *arg)
+watchdog_main(void *arg)
 {
-	Impatience *impatience = arg;
+	CloseWatchdog *watchdog = arg;
 	struct timespec limit;
 
 	clock_gettime(CLOCK_REALTIME, &limit);
 	limit.tv_sec += 1;
-	pthread_mutex_lock(&impatience->mutex);
-	while (!impatience->closed &&
-		   pthread_cond_timedwait(&impatience->cond, &impatience->mutex, &limit) == 0)
+	pthread_mutex_lock(&watchdog->mutex);
+	while (!watchdog->closed &&
+		   pthread_cond_timedwait(&watchdog->cond, &watchdog->mutex, &limit) == 0)
 		;
-	if (!impatience->closed)
-		zkl_client_kick(impatience->client);
-	pthread_mutex_unlock(&impatience->mutex);
+	if (!watchdog->closed)
+		zkl_client_kick(watchdog->client);
+	pthread_mutex_unlock(&watchdog->mutex);
 	return NULL;
 }
 
 void
 zkl_client_close(ZklClient *client)
 {
-	Impatience	impatience = {client, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+	CloseWatchdog watchdog = {client, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
 	pthread_t	thread;
 	bool		have_thread;
 	sigset_t	all,
@@ -782,17 +782,17 @@ zkl_client_close(ZklClient *client)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	have_thread = pthread_create(&thread, NULL, impatience_main, &impatience) == 0;
+	have_thread = pthread_create(&thread, NULL, watchdog_main, &watchdog) == 0;
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 
 	zookeeper_close(client->zh);
 
 	if (have_thread)
 	{
-		pthread_mutex_lock(&impatience.mutex);
-		impatience.closed = true;
-		pthread_cond_signal(&impatience.cond);
-		pthread_mutex_unlock(&impatience.mutex);
+		pthread_mutex_lock(&watchdog.mutex);
+		watchdog.closed = true;
+		pthread_cond_signal(&watchdog.cond);
+		pthread_mutex_unlock(&watchdog.mutex);
 		pthread_join(thread, NULL);
 	}
 
