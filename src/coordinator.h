@@ -22,7 +22,9 @@
  *	let_go			once, from want to GONE				GONE; nothing else but CHARGED
  *	give_up			once, from GRANTED to GONE			GONE
  *	ask				at any time							ANSWERED, once, unless the same
- *														place asks again before
+ *														place asks again before, or
+ *														withdraws and nothing is under way
+ *	withdraw		at any time							what was not sent of a question never is
  *
  * The order of events, which test/conformance checks of every implementation:
  *
@@ -318,6 +320,9 @@ typedef struct ZklCoordinatorOps
 	void		(*let_go) (ZklCoordinator *coordinator, int slot);
 	void		(*give_up) (ZklCoordinator *coordinator, int slot);
 	void		(*ask) (ZklCoordinator *coordinator, const ZklQuestion *question);
+
+	/* Nobody waits for the answer to this place's question any more. */
+	void		(*withdraw) (ZklCoordinator *coordinator, int place);
 
 	/* A MARKED that was sent from now on is wanted soon. */
 	void		(*want_mark) (ZklCoordinator *coordinator);

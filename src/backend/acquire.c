@@ -512,6 +512,7 @@ wait_for_grant(Wait *wait)
 	WaitStep	step;
 	ZklEntry   *entry;
 
+	wait->logged = WAIT_NOT_LOGGED;
 	do
 	{
 		entry = submit(wait);

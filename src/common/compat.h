@@ -28,6 +28,11 @@
 #include "storage/waiteventset.h"
 #endif
 
+/* 16: what is in a varlena has a header of its own; before, it was in postgres.h. */
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
 /* 16: PGDLLEXPORT means "visible" on all platforms, also under -fvisibility=hidden. */
 #if PG_VERSION_NUM < 160000
 #undef PGDLLEXPORT

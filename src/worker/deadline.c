@@ -31,6 +31,18 @@ zkl_deadline_init(void)
 	zkl_worker.deadline = zkl_word_deadline(pg_atomic_read_u64(&zkl_shared->lease));
 }
 
+/* The session of an earlier worker is over, which it may not have lived to say. */
+void
+zkl_deadline_forget(void)
+{
+	uint64		word = pg_atomic_read_u64(&zkl_shared->lease);
+
+	zkl_worker.deadline = 0;
+	if (zkl_word_deadline(word) != 0)
+		pg_atomic_write_u64(&zkl_shared->lease,
+							zkl_word_make(0, zkl_word_generation(word) + 1, 0));
+}
+
 void
 zkl_deadline_event(const ZklEvent *event)
 {
@@ -177,6 +189,15 @@ session_ending(const ZklEvent *event)
 	zkl_entries_lose_all();
 }
 
+/* T, or what was asked for while that is not known. */
+static ZklTime
+ending_patience(void)
+{
+	ZklTime		timeout = (ZklTime) pg_atomic_read_u64(&zkl_shared->health.timeout);
+
+	return timeout != 0 ? timeout : ZKL_MS(zkl_session_timeout);
+}
+
 /* Let the session be ended when no commit stands in the way. */
 void
 zkl_deadline_advance_ending(ZklTime now)
@@ -186,7 +207,7 @@ zkl_deadline_advance_ending(ZklTime now)
 	if (!zkl_entries_somebody_commits())
 		zkl_worker.ops->end(zkl_worker.coordinator);
 	else if (!zkl_worker.ending_logged &&
-			 now - zkl_worker.ending_since >= (ZklTime) pg_atomic_read_u64(&zkl_shared->health.timeout))
+			 now - zkl_worker.ending_since >= ending_patience())
 	{
 		zkl_worker.ending_logged = true;
 		ereport(LOG,

@@ -35,6 +35,19 @@ ask(int i)
 	return true;
 }
 
+/*
+ * The asker has left. What it asked for must not happen later: an operator who was told
+ * that zk_lock_break() failed would not expect it.
+ */
+static void
+withdraw(int i)
+{
+	if (zkl_worker.desks[i].asked)
+		zkl_worker.ops->withdraw(zkl_worker.coordinator, i);
+	zkl_worker.desks[i].asked = false;
+	zkl_worker.desks[i].serial++;
+}
+
 /* Begin what was asked, and clear what was given up. */
 void
 zkl_desks_look(ZklTime now)
@@ -48,7 +61,7 @@ zkl_desks_look(ZklTime now)
 		if (word != zkl_worker.desks[i].word)
 		{
 			if (zkl_desk_generation(word) != zkl_desk_generation(zkl_worker.desks[i].word))
-				zkl_worker.desks[i].asked = false;
+				withdraw(i);
 			zkl_worker.desks[i].word = word;
 			zkl_worker.desks[i].since = now;
 		}
@@ -57,8 +70,7 @@ zkl_desks_look(ZklTime now)
 		pg_read_barrier();
 		if (state == ZKL_DESK_ABANDONED || now - zkl_worker.desks[i].since > patience)
 		{
-			zkl_worker.desks[i].serial++;
-			zkl_worker.desks[i].asked = false;
+			withdraw(i);
 			zkl_desk_clear(&zkl_desks[i], word);
 		}
 		else if (state == ZKL_DESK_ASKED && !zkl_worker.desks[i].asked)

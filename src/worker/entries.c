@@ -227,7 +227,11 @@ adopt_entry(int entryno, bool session_goes_on)
 		entry->saved.request[0] = '\0';
 	}
 	if (!session_goes_on)
-		memset(&entry->saved, 0, sizeof(entry->saved)); /* gone with the session */
+	{
+		/* its contender is gone with the session */
+		pg_atomic_write_u32(&entry->queued, 0);
+		memset(&entry->saved, 0, sizeof(entry->saved));
+	}
 	if (entry->saved.request[0] == '\0')
 		return;
 
@@ -237,6 +241,8 @@ adopt_entry(int entryno, bool session_goes_on)
 	zkl_worker.nbeing_taken += request->being_taken;
 	held = held && ((flags & ZKL_FLAG_LOST) == 0 || request->being_taken);
 	request->state = REQUEST_MADE;
+	/* where it stands in the queue the coordinator has to find out again */
+	pg_atomic_write_u32(&entry->queued, 0);
 
 	want = want_of(entryno);
 	want.adopt = true;

@@ -90,6 +90,7 @@ extern bool zkl_entries_all_let_go(void);
 
 /* deadline.c */
 extern void zkl_deadline_init(void);
+extern void zkl_deadline_forget(void);
 extern void zkl_deadline_event(const ZklEvent *event);
 extern void zkl_deadline_watch(ZklTime now);
 extern void zkl_deadline_advance_ending(ZklTime now);

@@ -100,6 +100,9 @@ zklock_worker_main(Datum main_arg)
 		drain_events();
 		zkl_entries_answer_doorbell();
 		zkl_deadline_advance_ending(zkl_now());
+		zkl_entries_tick(zkl_now());
+		/* that a session has ended is written down before its handle goes */
+		drain_events();
 		zkl_desks_look(zkl_now());
 		if (pg_atomic_read_u32(&zkl_shared->mark_wanted) != 0 &&
 			pg_atomic_exchange_u32(&zkl_shared->mark_wanted, 0) != 0)
@@ -107,7 +110,6 @@ zklock_worker_main(Datum main_arg)
 		until = zkl_worker.ops->run(zkl_worker.coordinator);
 		drain_events();
 		zkl_deadline_watch(zkl_now());
-		zkl_entries_tick(zkl_now());
 		zkl_stats_reset_if_wanted();
 		publish_health();
 
@@ -208,6 +210,7 @@ static void
 drain_events(void)
 {
 	ZklEvent	event;
+	char		cannot_go_on[ZKL_TROUBLE_SIZE] = "";
 
 	while (zkl_worker.ops->next(zkl_worker.coordinator, &event))
 	{
@@ -224,8 +227,7 @@ drain_events(void)
 				zkl_trouble_write(event.text);
 				break;
 			case ZKL_EVENT_CANNOT_GO_ON:
-				ereport(LOG, (errmsg("zklock: %s", event.text)));
-				proc_exit(1);
+				strlcpy(cannot_go_on, event.text, sizeof(cannot_go_on));
 				break;
 			case ZKL_EVENT_ANSWERED:
 				if (event.question == ZKL_QUESTION_HOLDER)
@@ -238,6 +240,12 @@ drain_events(void)
 				zkl_entries_event(&event);
 				break;
 		}
+	}
+	/* what came behind it was written down first: a session may have ended */
+	if (cannot_go_on[0] != '\0')
+	{
+		ereport(LOG, (errmsg("zklock: %s", cannot_go_on)));
+		proc_exit(1);
 	}
 }
 
@@ -310,7 +318,7 @@ initialise(void)
 	if (session_goes_on)
 		zkl_worker.session = (int64) pg_atomic_read_u64(&zkl_shared->health.session);
 	else
-		zkl_worker.deadline = 0;
+		zkl_deadline_forget();
 	zkl_entries_init(session_goes_on);
 
 	wait_set = CreateWaitEventSet(ZKL_WAIT_SET_OWNER, 3);

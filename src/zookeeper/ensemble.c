@@ -37,9 +37,9 @@ receive(Zk *zk)
 {
 	ZklOp	   *op;
 
-	while (zk->client != NULL && (op = zkl_client_next(zk->client)) != NULL)
+	while (zk->client != NULL && zk->link != LINK_LEAVING && (op = zkl_client_next(zk->client)) != NULL)
 	{
-		/* a session event may close the client; the op is ours by then */
+		/* a session event may end the client; the op is ours by then */
 		zk_handle(zk, op);
 		zkl_op_free(op);
 	}
@@ -402,6 +402,7 @@ const ZklCoordinatorOps zkl_zookeeper = {
 	.let_go = zk_let_go,
 	.give_up = zk_give_up,
 	.ask = zk_ask,
+	.withdraw = zk_withdraw,
 	.want_mark = want_mark,
 	.end = end,
 	.reload = reload,

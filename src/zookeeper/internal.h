@@ -162,7 +162,9 @@ typedef enum LinkState
 	LINK_CONNECTING,			/* a handle without a connection */
 	LINK_CLEARING,				/* the same, for a session of before a crash,
 								 * to close it */
-	LINK_CONNECTED
+	LINK_CONNECTED,
+	LINK_LEAVING				/* the session is over; the handle goes in the
+								 * next run(), when the worker has heard of it */
 } LinkState;
 
 /* A question of backends, see ZklQuestion. */
@@ -207,6 +209,7 @@ struct ZklCoordinator
 
 	/* session.c: the session */
 	int64_t		session;		/* 0 = none */
+	bool		goodbye;		/* LINK_LEAVING: the handle ends the session */
 	char		parting[128];	/* why it is to be ended; "" = it is not */
 	uint32_t	connection;		/* number of the latest one */
 	bool		member_known;	/* our member node exists */
@@ -347,8 +350,10 @@ extern uint64_t *zk_known_dir(Zk *zk, uint64_t hash);
 
 /* questions.c */
 extern void zk_ask(Zk *zk, const ZklQuestion *question);
+extern void zk_withdraw(Zk *zk, int place);
 extern void zk_questions_send(Zk *zk, ZklTime now);
 extern void zk_questions_disconnected(Zk *zk);
+extern void zk_questions_client_gone(Zk *zk);
 extern void zk_holder_send(Zk *zk, int slot, ZklTime now);
 extern void zk_holder_forget(Slot *slot);
 

@@ -48,6 +48,15 @@ zk_ask(Zk *zk, const ZklQuestion *question)
 	}
 }
 
+/* What was sent cannot be taken back; it is not sent again. */
+void
+zk_withdraw(Zk *zk, int place)
+{
+	assert(place >= 0 && place < ZKL_ASKERS);
+	zk->asked[place].open = zk->asked[place].begun = false;
+	zk->asked[place].turn++;
+}
+
 /* Begin what has not begun. */
 void
 zk_questions_send(Zk *zk, ZklTime now)
@@ -63,6 +72,20 @@ zk_questions_disconnected(Zk *zk)
 {
 	for (int i = 0; i < ZKL_ASKERS; i++)
 		zk->asked[i].begun = false;
+}
+
+/* The client is no more, and with it the replies. */
+void
+zk_questions_client_gone(Zk *zk)
+{
+	zk_questions_disconnected(zk);
+	for (int i = 0; i < zk->target.nslots; i++)
+		if (zk->slots[i].holder != NULL && zk->slots[i].holder_asked)
+		{
+			zk->slots[i].holder_asked = false;
+			zk->slots[i].holder_turn++;
+			zk_mark(zk, i);
+		}
 }
 
 /* Contenders' data for zk_lock_break(): a zklock server reads who asks, and gives up in
@@ -257,8 +280,13 @@ zk_holder_send(Zk *zk, int i, ZklTime now)
 	op->serial = slot->holder_turn;
 	zkl_dir_path(directory, zk->target.root, slot->holder->name);
 	op->listing.mode = slot->holder->mode;
-	memcpy(op->listing.uuid, slot->holder->request, sizeof(op->listing.uuid));
+	/* our own contender is not the holder; it may be newer than the question */
+	memcpy(op->listing.uuid,
+		   slot->step != SLOT_FREE ? slot->queue.uuid : slot->holder->request,
+		   sizeof(op->listing.uuid));
 	slot->holder_asked = zk_sent(zk, zkl_send_list(op, directory, false), now);
+	if (!slot->holder_asked)
+		zk_mark(zk, i);
 }
 
 /* The slot whose question this reply is for; NULL when it is for none any more. */

@@ -29,6 +29,7 @@ static void look_up_hosts(Zk *zk, ZklTime now);
 static void look_at_sockets(Zk *zk, ZklTime now);
 static void open_client(Zk *zk, ZklTime now);
 static void replace_client(Zk *zk, ZklTime now);
+static void leave(Zk *zk);
 
 /* T, or what will be asked for. */
 ZklTime
@@ -142,6 +143,8 @@ advance_client(Zk *zk, ZklTime now)
 void
 zk_connection_advance(Zk *zk, ZklTime now)
 {
+	if (zk->link == LINK_LEAVING)
+		leave(zk);
 	if (zk->chroot_changed)
 		zk_session_chroot_changed(zk);
 	advance_client(zk, now);
@@ -191,7 +194,7 @@ forget_client(Zk *zk)
 	zk->link = LINK_NONE;
 	zk->server[0] = '\0';
 	zk->in_flight = zk->ncreate_batches = 0;
-	zk_questions_disconnected(zk);
+	zk_questions_client_gone(zk);
 }
 
 /* End the ZooKeeper session, if connected, without waiting for that. */
@@ -327,7 +330,13 @@ zk_session_end(Zk *zk, const char *why, bool close)
 	snprintf(event->text, sizeof(event->text), "%s", why);
 
 	zkl_lease_end(&zk->lease);
-	if (close && zk->link != LINK_CONNECTED)
+
+	/*
+	 * what we end has to be closed, if not by this handle then by the next
+	 * worker
+	 */
+	zk->goodbye = close && zk->link == LINK_CONNECTED;
+	if (close)
 		zk->survivor->incarnation = 0;
 	else
 		remember_session(zk, 0);
@@ -340,13 +349,24 @@ zk_session_end(Zk *zk, const char *why, bool close)
 	zk->held_back_sent = 0;
 
 	zk_contenders_session_gone(zk);
-	if (close)
-		close_client(zk);
-	else
-		lose_client(zk);
+	if (zk->client != NULL)
+		zk->link = LINK_LEAVING;
 	use_chroot_of_hosts(zk);
 	zk_trouble(zk, why);
 	zk->retry_at = zkl_now();
+}
+
+/* The worker has heard that the session is over: now its handle may go. */
+static void
+leave(Zk *zk)
+{
+	if (zk->goodbye)
+	{
+		close_client(zk);
+		remember_session(zk, 0);
+	}
+	else
+		lose_client(zk);
 }
 
 /*

@@ -412,6 +412,13 @@ ask(Fake *fake, const ZklQuestion *question)
 }
 
 static void
+withdraw(Fake *fake, int place)
+{
+	(void) fake;
+	(void) place;
+}
+
+static void
 want_mark(Fake *fake)
 {
 	(void) fake;
@@ -481,6 +488,7 @@ const ZklCoordinatorOps fake_coordinator = {
 	.let_go = let_go,
 	.give_up = let_go,
 	.ask = ask,
+	.withdraw = withdraw,
 	.want_mark = want_mark,
 	.end = end,
 	.reload = reload,
