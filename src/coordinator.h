@@ -266,7 +266,7 @@ typedef struct ZklHost
 						const char *hint);
 
 	/* Without memory, or a descriptor, there is no going on: does not return. */
-	void		(*fail) (const char *message) __attribute__((noreturn));
+	void		(*fail) (const char *message);
 } ZklHost;
 
 /* Where, as whom, and with what. Strings live until the next reload(). */

@@ -180,7 +180,7 @@ zk_alloc(Zk *zk, size_t size)
 	void	   *memory = calloc(1, size);
 
 	if (memory == NULL)
-		zk->target.host->fail("out of memory");
+		zk_fail(zk->target.host, "out of memory");
 	return memory;
 }
 
@@ -310,7 +310,7 @@ set_target(Zk *zk, const ZklTarget *target)
 	zk->target = *target;
 	zk->hosts = strdup(target->hosts);
 	if (zk->hosts == NULL)
-		target->host->fail("out of memory");
+		zk_fail(target->host, "out of memory");
 	zk->target.hosts = zk->hosts;
 }
 
@@ -320,14 +320,14 @@ attach(const ZklTarget *target, ZklTime now, bool *goes_on)
 	Zk		   *zk = calloc(1, sizeof(Zk));
 
 	if (zk == NULL)
-		target->host->fail("out of memory");
+		zk_fail(target->host, "out of memory");
 	set_target(zk, target);
 	zk->survivor = target->survivor;
 	zk->suspects = target->memory;
 	zk->max_suspects = suspects_for(target->nslots);
 	zk->log_budget = LOG_LINES_PER_PERIOD;
 	if (zkl_client_eventfd() < 0)
-		target->host->fail("could not create an eventfd");
+		zk_fail(target->host, "could not create an eventfd");
 	zk_contenders_init(zk);
 	zk_session_attach(zk, now, goes_on);
 	zk_suspects_init(zk);

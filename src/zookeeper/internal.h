@@ -22,6 +22,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "common/resolve.h"
 #include "coordinator.h"
@@ -291,6 +292,15 @@ static inline bool
 zk_is_lost_reply(const ZklOp *op)
 {
 	return op->rc == ZKL_RC_CONNECTIONLOSS || op->rc == ZKL_RC_OPERATIONTIMEOUT;
+}
+
+/* There is no going on: the worker ends. */
+__attribute__((noreturn))
+static inline void
+zk_fail(const ZklHost *host, const char *message)
+{
+	host->fail(message);
+	abort();
 }
 
 /* May requests of slots be sent? */

@@ -169,7 +169,7 @@ zk_op(Zk *zk, ZklReplied replied, int i, ZklTime now)
 	ZklOp	   *op = zkl_op_new(zk->client);
 
 	if (op == NULL)
-		zk->target.host->fail("out of memory");
+		zk_fail(zk->target.host, "out of memory");
 	op->replied = replied;
 	op->slot = i;
 	op->serial = i >= 0 ? zk->slots[i].turn : 0;

@@ -220,7 +220,7 @@ lose_client(Zk *zk)
 	if (client == NULL)
 		return;
 	if (!zkl_client_drop(client))
-		zk->target.host->fail("the ZooKeeper client library does not let go of its connection");
+		zk_fail(zk->target.host, "the ZooKeeper client library does not let go of its connection");
 	while ((op = zkl_client_next(client)) != NULL)
 	{
 		/* what it has to say of the session the next one will say again */
@@ -308,7 +308,7 @@ open_client(Zk *zk, ZklTime now)
 	free(zk->client_addresses);
 	zk->client_addresses = strdup(zk->addresses);
 	if (zk->client_addresses == NULL)
-		zk->target.host->fail("out of memory");
+		zk_fail(zk->target.host, "out of memory");
 }
 
 /* ------------------------------------------------------------------------
@@ -604,7 +604,7 @@ take_addresses(Zk *zk, const char *addresses)
 	}
 	zk->addresses = strdup(addresses);
 	if (zk->addresses == NULL)
-		zk->target.host->fail("out of memory");
+		zk_fail(zk->target.host, "out of memory");
 }
 
 /*
